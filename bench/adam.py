@@ -27,8 +27,8 @@ from rich.table import Table
 
 import stepnet as sn
 import stepnet.torch as st
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 
 PAUSE, IN_A_ROW = 0.02, 20
 Step = Callable[[], float]

@@ -32,7 +32,7 @@ import typer
 import stepnet as sn
 from bench.rows import write_rows
 from stepnet import arrow, cells
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 
 STEPS = 25
 MEGABYTE = 1_000_000

@@ -27,8 +27,8 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 LEAST = 3.0  # what is promised: so many times as fast

@@ -47,7 +47,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 from stepnet.errors import RefusedError
 
 Array = np.ndarray

@@ -36,8 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 import stepnet as sn
-import stepnet.rnn.in_blocks
-from stepnet.net.tolerance import tolerance
+import stepnet.model.in_blocks
+from stepnet.compiler.net.tolerance import tolerance
 
 Array = np.ndarray
 Inputs = dict[str, Array]
@@ -157,12 +157,12 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """Within it gradients are made for steps alone, not for blocks of them."""
-    chosen = stepnet.rnn.in_blocks.block_choices
-    stepnet.rnn.in_blocks.block_choices = lambda net: {}
+    chosen = stepnet.model.in_blocks.block_choices
+    stepnet.model.in_blocks.block_choices = lambda net: {}
     try:
         yield
     finally:
-        stepnet.rnn.in_blocks.block_choices = chosen
+        stepnet.model.in_blocks.block_choices = chosen
 
 
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:

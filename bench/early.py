@@ -29,7 +29,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 STEPS: dict[str, Any] = {"gru": cells.gru, "lstm": cells.lstm}

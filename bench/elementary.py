@@ -21,12 +21,12 @@ from llvmlite import ir
 from rich.console import Console
 from rich.table import Table
 
-from stepnet.engines.llvm.emit.units import ABREAST
-from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.machine.object_code import object_code
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.writing.code import POINTER, Code, register_type
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu.emit.units import ABREAST
+from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.object_code import object_code
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, register_type
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
 COUNT = 32768
 TURN = 20

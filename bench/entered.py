@@ -27,9 +27,9 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
-from stepnet.engines.threads import threads
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 from stepnet.layout import from_torch
-from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 WARM = 2  # runs of each turn that do not count
@@ -109,7 +109,7 @@ def in_parts(rnn: sn.RNN, documents: sn.Ragged) -> sn.RNN:
 
     # The schedule of the one loop, which the cache may have, is not this one's.
     with (
-        patch("stepnet.plan.schedule.why_in_parts", asked_for),
+        patch("stepnet.compiler.plan.schedule.why_in_parts", asked_for),
         patch.dict(os.environ, {"STEPNET_CACHE": "0"}),
     ):
         again(documents)

@@ -37,7 +37,7 @@ import stepnet as sn
 from bench.arrow_batches import MEGABYTE
 from bench.rows import write_rows
 from stepnet import arrow, cells
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 
 STEPS, FEATURES, ROWS = 25, 12, 4000
 

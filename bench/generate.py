@@ -38,7 +38,7 @@ import stepnet as sn
 from bench import one_step
 from bench.one_step import STATES
 from stepnet import cells
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 CASES = (("gru", 256), ("lstm", 512))

@@ -32,8 +32,8 @@ from rich.table import Table
 
 import stepnet as sn
 import stepnet.keras
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 
 keras: Any = import_module("keras")  # few of its types are known
 PAUSE = 0.02

@@ -28,11 +28,12 @@ from rich.table import Table
 import stepnet as sn
 from bench.runtimes.cases import Case
 from bench.runtimes.machine import multiply_adds, streaming
-from stepnet import cells, engines
-from stepnet.engines.limits import processors
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.threads import set_threads
+from stepnet import cells
+from stepnet.compiler import targets as engines
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.limits import processors
+from stepnet.compiler.targets.threads import set_threads
 
 STEPS = 100
 TURN = 0.02

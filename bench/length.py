@@ -38,9 +38,9 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running.run import Runner
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.cpu.running.run import Runner
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 INPUTS, HIDDEN = 8, 64

@@ -21,7 +21,7 @@ import numpy as np
 import typer
 
 import stepnet as sn
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 STEPS = 100

@@ -34,7 +34,7 @@ import stepnet as sn
 from bench.runtimes.machine import multiply_adds
 from stepnet.cells import FORMS
 from stepnet.cells.forms import axes_of
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 
 Array = np.ndarray
 ROOT = Path(__file__).resolve().parents[1]

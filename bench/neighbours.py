@@ -26,7 +26,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.limits import processors
+from stepnet.compiler.targets.limits import processors
 
 CALLERS, CALLS, STEPS = 8, 6, 100
 PAUSE = 0.003

@@ -28,10 +28,10 @@ from rich.table import Table
 import stepnet as sn
 from stepnet import cells
 from stepnet.cli.demo import load
-from stepnet.engines.part_execution import KINDS, Frame, Run
-from stepnet.engines.threads import threads
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.part_execution import KINDS, Frame, Run
+from stepnet.compiler.targets.threads import threads
 from stepnet.layout import from_torch
-from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 MOST = 1.3  # what is promised: of the flat recurrence's time

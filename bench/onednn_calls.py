@@ -34,8 +34,8 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.primitives import Run
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn.primitives import Run
 
 Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "model", "llvm")

@@ -31,12 +31,12 @@ import stepnet as sn
 from bench.attention import Case as Decoder
 from bench.attention import decoder
 from stepnet import cells
-from stepnet.engines.limits import processors
-from stepnet.engines.llvm.running import arrangement, native
-from stepnet.engines.llvm.threads.workers import CREW, Lateness
-from stepnet.plan import partition as model
-from stepnet.plan.load import Load, Machine, Size
-from stepnet.plan.partition import AtOnce, Partition, Wavefront, Way
+from stepnet.compiler.plan import partition as model
+from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.partition import AtOnce, Partition, Wavefront, Way
+from stepnet.compiler.targets.cpu.running import arrangement, native
+from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
+from stepnet.compiler.targets.limits import processors
 
 STEPS, TURN = 100, 4e-3
 NAMES = {"alone": "one thread", "rows": "by rows", "units": "by units"}

@@ -24,7 +24,7 @@ import stepnet as sn
 from bench.block_work import Load, read, runner, seconds_of, sequences, worked, write
 from bench.rows import write_rows
 from bench.simulated_workers import Workers, simulated
-from stepnet.engines.limits import processors
+from stepnet.compiler.targets.limits import processors
 
 CELLS = "gru", "lstm", "gated_delta_rule"
 WIDTHS = 64, 128, 256, 512

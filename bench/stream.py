@@ -39,8 +39,8 @@ from rich.table import Table
 from bench import one_step
 from bench.one_step import STATES
 from stepnet import cells
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 MOST = {"gru": 0.5}  # what is promised: of onnxruntime's time

@@ -23,8 +23,8 @@ import typer
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import threads
-from stepnet.values.structure import transform
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.structure import transform
 
 Array = np.ndarray
 USERS, CHANGING, INPUTS = 64, 4, 256

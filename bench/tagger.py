@@ -33,9 +33,9 @@ from rich.table import Table
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.engines.threads import threads
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 from stepnet.errors import RefusedError
-from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 Run = Callable[["Batch"], Any]

@@ -31,8 +31,8 @@ from rich.table import Table
 import stepnet as sn
 import stepnet.torch as st
 from bench.length import ANEW, STATUS, peak
-from stepnet.engines.threads import threads
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.threads import threads
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES, HIDDEN, STEPS, WARM = (1, 4), 256, 10_000, 100

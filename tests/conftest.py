@@ -30,8 +30,8 @@ from ray_session import RaySession, uses_ray
 from sharing import by_rows
 from turns import covering
 
-from stepnet.engines.llvm.running import native
-from stepnet.engines.threads import set_threads, threads_set
+from stepnet.compiler.targets.cpu.running import native
+from stepnet.compiler.targets.threads import set_threads, threads_set
 
 sys.dont_write_bytecode = False
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.grad.gradient import vjp
-from stepnet.net.interpret import Segments, interpret
-from stepnet.net.ir import Net
-from stepnet.net.types import CONST, Type
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, Type
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray

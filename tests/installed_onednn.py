@@ -1,6 +1,6 @@
 """Whether oneDNN can be used here."""
 
-from stepnet.engines.onednn.library import library
+from stepnet.compiler.targets.onednn.library import library
 from stepnet.errors import LibraryError
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
+from stepnet.compiler.trace.step import trace_step
+from stepnet.compiler.values.dtypes import COMPUTED
 from stepnet.errors import StepnetError
-from stepnet.trace.step import trace_step
-from stepnet.values.dtypes import COMPUTED
 
 ENGINES = ("interpret", "llvm")
 Array = np.ndarray

@@ -9,8 +9,8 @@ import numpy as np
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.rnn.gradients import parameters_of
-from stepnet.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.model.gradients import parameters_of
 
 Array = np.ndarray
 STEP = 1e-6

@@ -6,15 +6,15 @@ from typing import Any
 
 from random_steps import RandomStep, Sequences, wide
 
-from stepnet.engines.base import Bound, Call, Results
-from stepnet.engines.interpreter import BoundNet
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.net.interpret import widened
-from stepnet.net.ir import Builder, Net
-from stepnet.net.types import CONST, ROWS, STEPS
-from stepnet.plan.schedule import schedule
+from stepnet.compiler.net.interpret import widened
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets.base import Bound, Call, Results
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.values.structure import leaves
 from stepnet.ragged.positions import Positions
-from stepnet.values.structure import leaves
 
 HOWS = ("sum", "mean", "max", "first", "last")
 

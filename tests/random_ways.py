@@ -26,9 +26,9 @@ from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.net.precision import Precision
-from stepnet.rnn import control
-from stepnet.values.structure import leaves, transform
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.values.structure import leaves, transform
+from stepnet.model import control
 
 Array = np.ndarray
 LONGEST, WIDTH = 5, 32

@@ -3,9 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from stepnet.engines.llvm.running import native
-from stepnet.plan.load import Load, Machine, Size
-from stepnet.plan.partition import How, Partition, partition
+from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.partition import How, Partition, partition
+from stepnet.compiler.targets.cpu.running import native
 
 
 def shared(how: How, load: Load, size: Size, most: int, machine: Machine) -> Partition:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from gradcheck import assert_gradient, segments_of
 
-from stepnet.grad.adjoints import ADJOINTS
-from stepnet.grad.gradient import vjp
-from stepnet.net.ir import Builder, Net
-from stepnet.net.ops import OPERATIONS
-from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.grad.adjoints import ADJOINTS
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.ops import OPERATIONS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 
 SEGMENTS = segments_of()
 

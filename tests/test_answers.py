@@ -28,7 +28,7 @@ from stepnet.cli.commands import app
 from stepnet.files import formats, interchange
 from stepnet.files.choice import Choice
 from stepnet.layout.options import OPTIONS
-from stepnet.model_verdict import verify_models
+from stepnet.model.verdict import verify_models
 from stepnet.onnx import save as save_onnx
 
 SOURCE = Path(sn.__file__).parent

@@ -15,24 +15,24 @@ PACKAGE = "stepnet"
 
 # A stage's modules, and folders with all that is in them; a module of a folder may be named in another stage.
 STAGES = {
-    "values": "errors values",
+    "values": "errors compiler compiler.values",
     "ragged": "ragged",
-    "net": "net",
-    "disk": "disk",
-    "trace": "trace",
+    "net": "compiler.net",
+    "disk": "compiler.disk",
+    "trace": "compiler.trace",
     "meaning": "layout.options layout.semantics layout.equations",
-    "plan": "plan",
-    "grad": "grad",
-    "engines": "engines",
+    "plan": "compiler.plan",
+    "grad": "compiler.grad",
+    "engines": "compiler.targets",
     "plans explained": """
         explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
         explain.plan explain.costs explain.bars explain.progress
     """,
     "containers": "files.safetensors files.jsons files.store files.paths",
-    "rnn": "rnn explain.layers explain.gradients",
+    "rnn": "model explain.layers explain.gradients",
     "cells": "cells",
     "importers": "importers",
-    "graph": "graph explain.graph explain.svg",
+    "graph": "model.graph explain.graph explain.svg",
     "torch": "torch",
     "layout": "layout",
     "keras": "keras",
@@ -40,7 +40,7 @@ STAGES = {
     "files": "files",
     "operators": "importers.recurrent",
     "onnx": "onnx paddle",
-    "model file": "model_file model_verdict",
+    "model file": "model.file model.verdict",
     "whole": "__init__",
     "arrow": "arrow",
     "ray": "ray",
@@ -54,9 +54,10 @@ STAGES = {
 # or have streams.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
-    *("cli.models", "cli.options", "cli.run", "engines", "engines.llvm.machine.target"),
-    *("engines.llvm.running.run", "explain.progress", "rnn.generate"),
-    *("rnn.compose", "rnn.gradient_explain", "rnn.recurrence", "rnn.streams.stream", "rnn.ways"),
+    *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.target"),
+    *("compiler.targets.cpu.running.run", "explain.progress", "model.generate"),
+    *("model.compose", "model.gradient_explain", "model.gradient_strategy", "model.recurrence"),
+    "model.streams.stream",
 }
 
 

@@ -14,7 +14,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import cells
 from stepnet.errors import InputError
-from stepnet.rnn.candidates import Candidates, groups_of
+from stepnet.model.candidates import Candidates, groups_of
 
 Array = np.ndarray
 Found = list[tuple[float, list[int]]]

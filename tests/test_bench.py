@@ -33,8 +33,8 @@ from bench.runtimes.results import REFUSED, Result, Run, Timing
 from bench.runtimes.runner import PEERS, Peer, Worker
 from bench.runtimes.saved import Saved
 from stepnet import cells
+from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError
-from stepnet.values.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = Case("gru", 3, 5, 4, 16, "ragged")

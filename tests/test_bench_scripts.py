@@ -53,8 +53,9 @@ from bench import (
     training_memory,
     versions,
 )
-from stepnet import cells, engines
-from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet import cells
+from stepnet.compiler import targets as engines
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[1] / "bench"

@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.builder import Memory, RNNOp, add_two, matmul
+from stepnet.model.builder import Memory, RNNOp, add_two, matmul
 
 Array = np.ndarray
 F32 = np.float32
@@ -43,7 +43,7 @@ def ragged(seed: int, features: int | tuple[int, ...], dtype: Any = np.float64) 
 #       pd.matmul(W, x) + pd.matmul(U, h.pre_state()))
 #
 # `a` has a row of 20 for each sequence; parameters are NumPy arrays; `pd` is `stepnet`, which keeps the
-# program's own words in `stepnet.rnn.builder`.
+# program's own words in `stepnet.model.builder`.
 
 
 @pytest.mark.long(each=True)

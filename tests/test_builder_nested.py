@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.rnn.builder import Memory, RNNOp, matmul
+from stepnet.model.builder import Memory, RNNOp, matmul
 
 Array = np.ndarray
 ENGINES = pytest.mark.parametrize("engine", ["interpret", "llvm"])
@@ -67,7 +67,7 @@ def ragged(
 #                                                      needed: pd.matmul(W0, paragraph_out).
 #
 # `a` has a row of 20 for each chapter; a word is what it calls a sentence, a vector of 128; `chapter_data` is
-# a Ragged of two levels, and parameters are NumPy arrays; `pd` is `stepnet.rnn.builder`.
+# a Ragged of two levels, and parameters are NumPy arrays; `pd` is `stepnet.model.builder`.
 
 CHAPTERS = [[3, 1, 0], [], [2], [0, 4]]
 

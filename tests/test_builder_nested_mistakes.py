@@ -9,7 +9,7 @@ from test_builder_nested import NOTHING, numbers, ragged, word_block
 
 import stepnet as sn
 from stepnet.errors import StepError, StepnetError
-from stepnet.rnn.builder import Memory, RNNOp
+from stepnet.model.builder import Memory, RNNOp
 
 TEXTS = ragged([[2, 0], [1]])
 FLAT = sn.Ragged.from_list([numbers(0, 2, 3), numbers(1, 1, 3)])

@@ -11,8 +11,8 @@ from rich.console import Console
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.engines.llvm.running import chain
-from stepnet.engines.watching import watching
+from stepnet.compiler.targets.cpu.running import chain
+from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 from stepnet.explain.bars import call_bar
 
@@ -74,7 +74,7 @@ def test_sequences_laid_end_to_end_are_counted_one_by_one():
     x = np.zeros((3, 700, 4), "f4")
     try:
         with pytest.MonkeyPatch.context() as patch, sn.progress(seen.append):
-            patch.setattr("stepnet.engines.llvm.running.laid.LANES", 1)
+            patch.setattr("stepnet.compiler.targets.cpu.running.laid.LANES", 1)
             rnn(x, lengths=lengths)
     finally:
         sn.set_threads(None)

@@ -17,8 +17,8 @@ from tolerance import assert_close, distance
 import stepnet as sn
 from stepnet.cells import FORMS
 from stepnet.cells.forms import AXES, axes_of
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
-from stepnet.values.structure import leaves, transform
 
 SCRIPT = "cell_functions"
 LENGTHS = (4, 0, 1, 7)

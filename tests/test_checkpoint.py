@@ -32,10 +32,10 @@ from turns import in_turns
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
+from stepnet.compiler.grad.sections import sections
+from stepnet.compiler.net.ir import Builder
 from stepnet.errors import InputError
-from stepnet.grad.sections import sections
-from stepnet.net.ir import Builder
-from stepnet.rnn.gradients import parameters_of
+from stepnet.model.gradients import parameters_of
 
 Array = np.ndarray
 SIZES = (1, 2, 5, "sqrt", 100)

@@ -23,7 +23,7 @@ from typer.main import get_command
 import stepnet as sn
 from stepnet.arrow.folders import tables
 from stepnet.cli.commands import app
-from stepnet.disk import store
+from stepnet.compiler.disk import store
 from stepnet.explain import bars
 
 DATA = Path(sn.__file__).parent / "cli" / "data"
@@ -385,7 +385,7 @@ def test_without_arguments_there_is_help():
 
 
 def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vowels: Path):
-    from stepnet.engines import engine_named
+    from stepnet.compiler.targets import engine_named
 
     monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, schedule: "it is Sunday")
     message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", tmp_path / "out.parquet")

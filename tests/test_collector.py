@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.engines.llvm import engine
-from stepnet.rnn.reading import Reading
-from stepnet.values.collector import paused_collector
+from stepnet.compiler.targets.cpu import engine
+from stepnet.compiler.values.collector import paused_collector
+from stepnet.model.reading import Reading
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from zoo import rnn_of
 import stepnet as sn
 from stepnet.cells.gated import CELLS
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.merge import MERGES
+from stepnet.model.merge import MERGES
 
 LENGTHS = (3, 0, 1, 6)
 BATCH, TIME, INPUTS, HIDDEN = len(LENGTHS), max(LENGTHS), 2, 3

@@ -16,9 +16,9 @@ from tolerance import assert_close
 from zoo import normal, rnn_of
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError, StepError
-from stepnet.rnn import control
-from stepnet.values.structure import leaves, rebuild
+from stepnet.model import control
 
 Array = np.ndarray
 F64 = np.float64
@@ -290,7 +290,7 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
         one.ends_early = run.ends_early  # pyright: ignore[reportFunctionMemberAccess]
         return control.run_until(cast("Any", one), call, net, ended)
 
-    monkeypatch.setattr("stepnet.rnn.reading.run_until", spied)
+    monkeypatch.setattr("stepnet.model.reading.run_until", spied)
     x = np.ones((64, 1000))
     x[0] = 0
     rnn = sn.RNN(lambda x, h, p: (x, h + x), memory=(), until=lambda output, memory: output > 0.5)

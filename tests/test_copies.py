@@ -13,12 +13,12 @@ from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import engine as llvm_engine
-from stepnet.engines.llvm.compile.compiled import Kept
+from stepnet.compiler.targets.cpu import engine as llvm_engine
+from stepnet.compiler.targets.cpu.compile.compiled import Kept
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
-from stepnet.rnn import programs
-from stepnet.values.structure import leaves
+from stepnet.model import programs
 
 Array = np.ndarray
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")

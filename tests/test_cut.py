@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from stepnet.compiler.net.cut import smallest_cut
 from stepnet.errors import NetError
-from stepnet.net.cut import smallest_cut
 
 Graph = dict[int, list[int]]
 COUNT = 6

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import stepnet as sn
 from stepnet.cli import demo
 from stepnet.cli.commands import app
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 

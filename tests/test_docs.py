@@ -12,8 +12,8 @@ import site_pages
 
 import stepnet as sn
 from stepnet.cli.commands import app
-from stepnet.plan.passes import PIPELINE
-from stepnet.trace import functions
+from stepnet.compiler.plan.passes import PIPELINE
+from stepnet.compiler.trace import functions
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -44,15 +44,15 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_what_the_reference_shows_is_no_module_of_the_same_name():
-    """The site reads files, where `stepnet.rnn.generate` is the module, and the function is in it."""
+    """The site reads files, where `stepnet.model.generate` is the module, and the function is in it."""
     pages = "\n".join(page.read_text("utf-8") for page in sorted((DOCS / "reference").glob("*.md")))
     shown = re.findall(r"^::: ([\w.]+)$", pages, flags=re.MULTILINE)
     paths = {one: ROOT / "src" / one.replace(".", "/") for one in shown}
     modules = [one for one, path in paths.items() if path.with_suffix(".py").exists() or path.is_dir()]
     assert {one for one in modules if not one.startswith("stepnet.cells.")} == {
         "stepnet.errors",
-        "stepnet.rnn.masks",
-        "stepnet.trace.functions",
+        "stepnet.model.masks",
+        "stepnet.compiler.trace.functions",
     }
 
 
@@ -69,7 +69,7 @@ def test_every_cell_is_in_the_table_of_the_guide():
 
 def test_every_function_for_steps_is_in_the_reference():
     page = (DOCS / "reference" / "functions.md").read_text("utf-8")
-    (listed,) = re.findall(r"^::: stepnet\.trace\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)
+    (listed,) = re.findall(r"^::: stepnet\.compiler\.trace\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)
     there = {name for name in IMPORTED if hasattr(functions, name)}
     assert set(listed.split(", ")) == there
 
@@ -103,7 +103,7 @@ def test_the_page_of_commands_has_every_command_once():
 @pytest.mark.parametrize(
     ("text", "linked"),
     [
-        ("`sn.reduce(x, how)` and", "[`sn.reduce(x, how)`][stepnet.rnn.nested.reduce] and"),
+        ("`sn.reduce(x, how)` and", "[`sn.reduce(x, how)`][stepnet.model.nested.reduce] and"),
         ("`sn.RNN.stream`", "[`sn.RNN.stream`][stepnet.RNN]"),
         ("`sn.other`", "`sn.other`"),
         ("[`sn.RNN`](x.md)", "[`sn.RNN`](x.md)"),
@@ -112,5 +112,5 @@ def test_the_page_of_commands_has_every_command_once():
     ],
 )
 def test_names_of_the_package_are_links_but_not_in_examples_headings_and_links(text: str, linked: str):
-    names = {"stepnet.reduce": "stepnet.rnn.nested.reduce", "stepnet.RNN": "stepnet.RNN"}
+    names = {"stepnet.reduce": "stepnet.model.nested.reduce", "stepnet.RNN": "stepnet.RNN"}
     assert site_pages.with_links(text, names) == linked

@@ -17,12 +17,12 @@ from test_cli import stepnet
 import stepnet as sn
 from stepnet.cli.report import doctor, problems, trial
 from stepnet.cli.report.problems import Problem
-from stepnet.engines.limits import limit
-from stepnet.engines.llvm.machine.room import load_llvm
-from stepnet.engines.onednn.library import MISSING
+from stepnet.compiler.targets.cpu.machine.room import load_llvm
+from stepnet.compiler.targets.limits import limit
+from stepnet.compiler.targets.onednn.library import MISSING
+from stepnet.compiler.values import packages
+from stepnet.compiler.values.packages import PACKAGES, Package
 from stepnet.errors import LibraryError
-from stepnet.values import packages
-from stepnet.values.packages import PACKAGES, Package
 
 TOO_OLD = "llvmlite 0.44.0 is installed, and stepnet needs 0.46 or later"
 NAMES = [package.name for package in PACKAGES]
@@ -329,7 +329,7 @@ def test_numba_is_upgraded_with_it(monkeypatch: pytest.MonkeyPatch):
     [
         ("import stepnet, stepnet.layout, stepnet.cells", False),
         ("import stepnet.build", True),
-        ("import stepnet.engines.llvm.writing.code", True),
+        ("import stepnet.compiler.targets.cpu.writing.code", True),
     ],
 )
 def test_what_is_imported_with_an_older_llvmlite(text: str, refused: bool, tmp_path: Path):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepnet as sn
-import stepnet.engines.llvm.engine
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.trace.step import trace_step
+import stepnet.compiler.targets.cpu.engine
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.trace.step import trace_step
 
 ROWS = 3
 SIZES = dict(zip(ascii_lowercase, (ROWS, 2, 3, 1, 5, 4), strict=False))
@@ -85,7 +85,7 @@ def memories(name: str, engine: str, rows: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("target", available_targets(), ids=str)
 @pytest.mark.parametrize("name", STEPS)
 def test_bits_do_not_depend_on_the_batch(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepnet.engines.llvm.engine, "host_target", lambda: target)
+    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_target", lambda: target)
     wanted, got, one = memories(name, "interpret", 7), memories(name, "llvm", 7), memories(name, "llvm", 1)
     for right, left, alone in zip(wanted, got, one, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.engines import choose
+from stepnet.compiler.net.ir import Builder, Net, Node
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.targets import choose
 from stepnet.errors import InputError, NetError, RefusedError, StepError, StepnetError
-from stepnet.net.ir import Builder, Net, Node
-from stepnet.net.types import CONST, ROWS, STEPS, Type
 
 PARAMS = {"W": np.ones((4, 4), np.float32), "v": np.ones(4, np.float32), "E": np.ones((5, 2, 3), np.float32)}
 F32 = np.float32
@@ -651,7 +651,7 @@ class Unwilling:
 def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import stepnet.engines as engines
+    import stepnet.compiler.targets as engines
 
     everyone = {name: engines.engine_named(name) for name in engines.engine_names()} | {"llvm": Unwilling()}
     monkeypatch.setattr(engines, "engine_named", everyone.__getitem__)

@@ -9,15 +9,15 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines import engine_named
+from stepnet.compiler.net.ir import Builder, Node, Recur
+from stepnet.compiler.net.types import ROWS, STEPS, Type
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets import engine_named
 from stepnet.explain.document import Line, Section, Table, headed
 from stepnet.explain.expressions import expression, view
 from stepnet.explain.facts import Stage, explanation
 from stepnet.explain.plan import explain
 from stepnet.explain.text import WIDTH, WRAPPED, amount, text
-from stepnet.net.ir import Builder, Node, Recur
-from stepnet.net.types import ROWS, STEPS, Type
-from stepnet.plan.schedule import schedule
 
 INPUTS, HIDDEN = 3, 4
 GRU = """\

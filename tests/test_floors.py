@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepnet.values.packages import PACKAGES, Package, numbers
+from stepnet.compiler.values.packages import PACKAGES, Package, numbers
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -12,13 +12,13 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines import Call
+from stepnet.compiler.targets import Call
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
+from stepnet.model import executables
+from stepnet.model.calls import RAGGED_CALLS
+from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
 from stepnet.ragged.positions import Positions
-from stepnet.rnn import executables
-from stepnet.rnn.calls import RAGGED_CALLS
-from stepnet.rnn.executables import MOST_COUNTED, MOST_FORMS
-from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)

@@ -16,11 +16,11 @@ from turns import in_turns
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.engines.llvm.machine import memory
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.targets.cpu.machine import memory
 from stepnet.errors import InputError
 from stepnet.explain.plan import explain
-from stepnet.net.types import CONST, ROWS, STEPS
-from stepnet.rnn.gradient_explain import AGAIN, BACKWARD, FORWARD, GradientExplanation
+from stepnet.model.gradient_explain import AGAIN, BACKWARD, FORWARD, GradientExplanation
 
 Array = np.ndarray
 INPUTS, HIDDEN = 3, 4

@@ -16,10 +16,10 @@ from zoo import rnn_of, uniform
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
+from stepnet.compiler.net.interpret import Segments
 from stepnet.errors import StepnetError
-from stepnet.net.interpret import Segments
+from stepnet.model.gradients import parameters_of
 from stepnet.ragged.offsets import offsets_of
-from stepnet.rnn.gradients import parameters_of
 
 Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)

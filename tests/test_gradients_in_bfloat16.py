@@ -11,9 +11,9 @@ from zoo import normal as random_normal
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.engines.threads import set_threads
+from stepnet.compiler.targets.threads import set_threads
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import RefusedError
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)

@@ -7,9 +7,9 @@ import pytest
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
-from stepnet.grad.gradient import vjp
-from stepnet.grad.halves import Halves, halves
-from stepnet.net.types import STEPS
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.grad.halves import Halves, halves
+from stepnet.compiler.net.types import STEPS
 
 H = 8
 

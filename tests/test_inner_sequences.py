@@ -15,10 +15,10 @@ from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.net.meanings import REDUCTIONS
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
-from stepnet.net.meanings import REDUCTIONS
-from stepnet.net.precision import Precision
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 HOWS = ("sum", "mean", "max", "first", "last")

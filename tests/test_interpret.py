@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.net.interpret import Segments, interpret, widened
-from stepnet.net.ir import Builder
-from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 
 WORDS = (*STEPS, "words")
 OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepnet.engines import lanes as lanes_module
-from stepnet.engines.lanes import MANY, Lanes, lanes_for
-from stepnet.engines.llvm.running.sequence_layout import EVEN_SECONDS, SequenceLayout
+from stepnet.compiler.targets import lanes as lanes_module
+from stepnet.compiler.targets.cpu.running.sequence_layout import EVEN_SECONDS, SequenceLayout
+from stepnet.compiler.targets.lanes import MANY, Lanes, lanes_for
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 

@@ -7,15 +7,15 @@ import pytest
 from gradcheck import assert_gradient, numbers, segments_of
 from tolerance import assert_close
 
-from stepnet.engines import engine_named
-from stepnet.engines.base import Call
-from stepnet.engines.interpreter import BoundNet
-from stepnet.grad.gradient import vjp
-from stepnet.net.ends import Ends
-from stepnet.net.interpret import widened
-from stepnet.net.ir import Builder, Net, Recur
-from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.schedule import schedule
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.interpret import widened
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets import engine_named
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepnet.engines.limits import Limit, least, of_system
+from stepnet.compiler.targets.limits import Limit, least, of_system
 from stepnet.errors import FileError, InputError
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -141,7 +141,7 @@ SCRIPT = """
 import json, os, sys
 import numpy as np
 import stepnet as sn
-from stepnet.engines.threads import threads, threads_limit
+from stepnet.compiler.targets.threads import threads, threads_limit
 from stepnet.errors import InputError
 rnn = sn.RNN(lambda x, h, p: (h + x @ p, h), np.ones((2, 2), "f4"), memory=2)
 try:

@@ -11,7 +11,7 @@ from hypothesis import given
 import stepnet as sn
 from stepnet import masks
 from stepnet.errors import InputError
-from stepnet.rnn.masks import philox
+from stepnet.model.masks import philox
 
 Array = np.ndarray
 LIKE = sn.Ragged.from_list([np.zeros((length, 2)) for length in (3, 0, 1, 4)])

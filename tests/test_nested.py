@@ -13,8 +13,8 @@ from tolerance import assert_close
 from zoo import simple
 
 import stepnet as sn
+from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.errors import InputError, StepError
-from stepnet.net.meanings import REDUCTIONS
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(11)

@@ -14,8 +14,8 @@ from hypothesis import Phase, given, settings
 from numpys_values import EDGES, Array, different
 
 import stepnet as sn
+from stepnet.compiler.values.dtypes import COMPUTED
 from stepnet.errors import StepnetError
-from stepnet.values.dtypes import COMPUTED
 
 WIDTH, BATCH, LENGTH = 5, 2, 3
 Program = list[tuple[str, int, int]]

@@ -12,7 +12,7 @@ from numpy.lib import NumpyVersion
 from numpys_values import EDGES, Array, Case, Function, Values, check, check_refused
 from turns import in_turns
 
-from stepnet.trace.numpy_functions import FUNCTIONS
+from stepnet.compiler.trace.numpy_functions import FUNCTIONS
 
 REFUSED = {
     "sum all*": "all axes are the rows too, and every row is a sequence of its own",

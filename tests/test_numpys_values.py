@@ -12,8 +12,8 @@ from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_
 from zoo import sigmoid
 
 import stepnet as sn
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
-from stepnet.trace.ufuncs import UFUNCS
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.trace.ufuncs import UFUNCS
 
 REFUSED = {
     "bitwise_*": "integers have no bits in a step",

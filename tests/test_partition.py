@@ -10,17 +10,17 @@ from wide_machine import MACHINE, TARGET, call, load
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.running import native
-from stepnet.engines.llvm.running.sequence_layout import rounded
-from stepnet.engines.processor import caches, described
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan import partition as model
+from stepnet.compiler.plan.load import Load, Machine, Size, Stage, WordWork
+from stepnet.compiler.plan.partition import Partition, Way, at_once, partition
+from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.plan.waves import runs_of, waves_of
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.running import native
+from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
+from stepnet.compiler.targets.processor import caches, described
 from stepnet.errors import InputError
-from stepnet.net.types import CONST
-from stepnet.plan import partition as model
-from stepnet.plan.load import Load, Machine, Size, Stage, WordWork
-from stepnet.plan.partition import Partition, Way, at_once, partition
-from stepnet.plan.schedule import Part
-from stepnet.plan.waves import runs_of, waves_of
 
 # ---- one recurrence ----------------------------------------------------------------------------------------
 

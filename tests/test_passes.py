@@ -11,17 +11,17 @@ from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.base import Call
-from stepnet.engines.interpreter import BoundNet
-from stepnet.net.interpret import widened
-from stepnet.net.ir import Builder, Net
-from stepnet.net.types import CONST, STEPS, Type
-from stepnet.plan.passes import PIPELINE, optimised
-from stepnet.plan.passes.factor import factor
-from stepnet.plan.passes.fold import fold
+from stepnet.compiler.net.interpret import widened
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, STEPS, Type
+from stepnet.compiler.plan.passes import PIPELINE, optimised
+from stepnet.compiler.plan.passes.factor import factor
+from stepnet.compiler.plan.passes.fold import fold
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves
 from stepnet.ragged.positions import Positions
-from stepnet.trace.step import Spec
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 SIZE = 3

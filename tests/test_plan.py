@@ -10,11 +10,11 @@ from random_steps import RandomStep, random_steps
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.net.ir import Builder, Net, all_nodes
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.plan import Plan, Plans, plan
+from stepnet.compiler.trace.lines import written_at
 from stepnet.errors import NetError
-from stepnet.net.ir import Builder, Net, all_nodes
-from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.plan import Plan, Plans, plan
-from stepnet.trace.lines import written_at
 
 H = 3
 PARAMS = {

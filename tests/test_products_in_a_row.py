@@ -12,14 +12,14 @@ from installed_onednn import missing_onednn
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines import choose
-from stepnet.net.interpret import interpret
-from stepnet.net.ir import Builder, Net
-from stepnet.net.types import CONST, STEPS, Type
-from stepnet.plan.passes import optimised
-from stepnet.plan.passes.absorb import absorb
-from stepnet.plan.passes.chain import chain
-from stepnet.plan.recognise import Recognised, recognise
+from stepnet.compiler.net.interpret import interpret
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, STEPS, Type
+from stepnet.compiler.plan.passes import optimised
+from stepnet.compiler.plan.passes.absorb import absorb
+from stepnet.compiler.plan.passes.chain import chain
+from stepnet.compiler.plan.recognise import Recognised, recognise
+from stepnet.compiler.targets import choose
 
 Array = np.ndarray
 Make = Callable[[Builder, int, int, int, int], list[int]]

@@ -20,7 +20,7 @@ NAMES = {
         sigmoid silu
         softmax softmax_over_steps softplus softsign value_and_grad vjp
     """,
-    "stepnet.rnn.builder": "add_two create_rnn_op foreach matmul",
+    "stepnet.model.builder": "add_two create_rnn_op foreach matmul",
     "stepnet.cells": """
         CELLS Cell FORMS Form causal_convolution cell delta_rule gated_delta_product gated_delta_rule gla
         gru gru_reset_before hgrn2 kda linear_attention lru lstm lstm_peephole lstm_projection mamba mamba2
@@ -30,7 +30,7 @@ NAMES = {
     "stepnet.layout": """
         Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify
     """,
-    "stepnet.rnn.masks": "dropout uniform",
+    "stepnet.model.masks": "dropout uniform",
     "stepnet.keras": """
         Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
     """,
@@ -49,9 +49,9 @@ NOT_IMPORTED = """
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
     stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
     stepnet.ray ray
-    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.explain.page
-    stepnet.cells stepnet.layout stepnet.graph stepnet.grad stepnet.rnn.compose stepnet.rnn.cotangents
-    stepnet.explain.plan
+    stepnet.compiler.targets.cpu.writing.code stepnet.cli.report.show stepnet.explain.page
+    stepnet.cells stepnet.layout stepnet.model.graph stepnet.compiler.grad stepnet.model.compose
+    stepnet.model.cotangents stepnet.explain.plan
 """
 MOST = {"of stepnet": 160, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""
@@ -119,14 +119,14 @@ def test_a_star_brings_the_same_names():
     assert sorted(names.keys() - {"__builtins__"}) == sorted(stepnet.__all__)
 
 
-LLVM = Path(stepnet.__file__).parent / "engines" / "llvm"
+LLVM = Path(stepnet.__file__).parent / "compiler" / "targets" / "cpu"
 STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile", "running"]
-"""The folders of the llvm engine, in the order of docs/design.md: each imports only from those before it."""
+"""The folders of the target cpu, in the order of docs/design.md: each imports only from those before it."""
 
 
 def imported_stages(module: Path) -> set[str]:
     """The stages of the engine that a module imports from."""
-    lines = re.findall(r"^ *from stepnet\.engines\.llvm\.(\w+)\.", module.read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(r"^ *from stepnet\.compiler\.targets\.cpu\.(\w+)\.", module.read_text("utf-8"), re.MULTILINE)
     return set(lines)
 
 

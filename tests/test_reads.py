@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet.compiler.trace.reads import Latest, reads_of
 from stepnet.errors import StepError
-from stepnet.trace.reads import Latest, reads_of
 
 GAIN = 2.0
 OTHER = {"deep": [np.ones(3)]}

@@ -13,8 +13,8 @@ from tolerance import assert_close
 from zoo import simple
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 F32 = np.float32

@@ -13,17 +13,17 @@ from zoo import uniform
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
-from stepnet.engines import Call, checked_engine
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.grad.halves import halves
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets import Call, checked_engine
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
-from stepnet.grad.gradient import vjp
-from stepnet.grad.halves import halves
-from stepnet.net.ir import Net
+from stepnet.model.executables import MOST_FORMS, Runs, form_of
+from stepnet.model.layers import LayerPrograms
+from stepnet.model.program import NetProgram
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
-from stepnet.rnn.executables import MOST_FORMS, Runs, form_of
-from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.program import NetProgram
-from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
 AUTO = checked_engine("auto")

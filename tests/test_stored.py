@@ -16,10 +16,10 @@ from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.control import Control
-from stepnet.values.dtypes import DTYPES
-from stepnet.values.structure import leaves, transform
+from stepnet.model.control import Control
 
 Array = np.ndarray
 STORED = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

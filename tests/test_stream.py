@@ -12,8 +12,8 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, StepError
-from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 

@@ -18,8 +18,8 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, StepnetError
-from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(5)

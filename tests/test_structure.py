@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from stepnet.compiler.values.structure import leaves, rebuild, rebuilder
 from stepnet.errors import InputError
-from stepnet.values.structure import leaves, rebuild, rebuilder
 
 Pair = namedtuple("Pair", ["first", "second"])
 

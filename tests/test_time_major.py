@@ -11,8 +11,8 @@ from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
-from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 GRU = cells.CELLS["gru"]

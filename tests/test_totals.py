@@ -13,18 +13,18 @@ from hypothesis import assume, given, settings
 from random_steps import wide
 from tolerance import assert_close
 
-from stepnet.engines import engine_named
-from stepnet.engines.base import Call, Results
-from stepnet.engines.interpreter import BoundNet
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.threads import set_threads
+from stepnet.compiler.net.interpret import widened
+from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.plan.passes.lift import lift
+from stepnet.compiler.plan.plan import plan
+from stepnet.compiler.plan.schedule import Schedule, schedule
+from stepnet.compiler.targets import engine_named
+from stepnet.compiler.targets.base import Call, Results
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.threads import set_threads
 from stepnet.errors import NetError
-from stepnet.net.interpret import widened
-from stepnet.net.ir import Builder, Net, Recur, ancestors
-from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
-from stepnet.plan.passes.lift import lift
-from stepnet.plan.plan import plan
-from stepnet.plan.schedule import Schedule, schedule
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 

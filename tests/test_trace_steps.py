@@ -13,8 +13,8 @@ from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, StepError
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 F32, F64 = np.float32, np.float64

@@ -7,7 +7,7 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines import engine_named
+from stepnet.compiler.targets import engine_named
 from stepnet.errors import InputError
 
 

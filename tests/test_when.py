@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from stepnet.net.ir import Builder, Recur
-from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.passes.when import When, known_once, when, when_inside
+from stepnet.compiler.net.ir import Builder, Recur
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.passes.when import When, known_once, when, when_inside
 
 
 def of(extent: tuple[str, ...], *shape: int) -> Type:

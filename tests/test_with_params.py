@@ -8,7 +8,7 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import engine
+from stepnet.compiler.targets.cpu import engine
 from stepnet.errors import InputError
 
 GRU = cells.CELLS["gru"]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.engines import Call
+from stepnet.compiler.targets import Call
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
+from stepnet.model import by_symbol, compiled_generation, samplers
+from stepnet.model.decoder import Writer
+from stepnet.model.feedback import Choice
 from stepnet.ragged.positions import Positions
-from stepnet.rnn import by_symbol, compiled_generation, samplers
-from stepnet.rnn.decoder import Writer
-from stepnet.rnn.feedback import Choice
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 SYMBOLS, HIDDEN = 7, 5
@@ -217,7 +217,7 @@ def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
     for longest in ((1, 1), (3, 5)):
-        monkeypatch.setattr("stepnet.rnn.written.PIECES", longest)
+        monkeypatch.setattr("stepnet.model.written.PIECES", longest)
         assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 

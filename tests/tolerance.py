@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 
 
 def distance(actual: Any, right: Any) -> float:

@@ -3,9 +3,9 @@ machine they run on.
 """
 
 from stepnet import cells
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.target import Target
 
 TARGET, MACHINE = Target("avx512", "znver4", "", 64, 32), Machine()
 

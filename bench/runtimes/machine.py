@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.compiler.targets.cpu.machine.target import Target, host_target
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
 SECONDS = 0.01  # of one measurement

@@ -12,7 +12,7 @@ from bench.runtimes.cases import Case
 from bench.runtimes.peers import torch as torch_peer
 from bench.runtimes.peers.equations import CELLS, Functions, functions_like_numpy
 from bench.runtimes.peers.worker import Work
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 
 Array = np.ndarray
 Answers = dict[str, Array]

@@ -3,14 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from stepnet.engines.threads import set_threads
-from stepnet.engines.watching import Progress
-from stepnet.errors import StepnetError
-from stepnet.explain.progress import progress
-from stepnet.ragged import Ragged
-from stepnet.rnn.nested import expand, reduce, softmax_over_steps
-from stepnet.rnn.recurrence import RNN, scan
-from stepnet.trace.functions import (
+from stepnet.compiler.targets.threads import set_threads
+from stepnet.compiler.targets.watching import Progress
+from stepnet.compiler.trace.functions import (
     elu,
     erf,
     gelu,
@@ -26,24 +21,29 @@ from stepnet.trace.functions import (
     softplus,
     softsign,
 )
-from stepnet.trace.step import Spec
-from stepnet.values.version import __version__
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.version import __version__
+from stepnet.errors import StepnetError
+from stepnet.explain.progress import progress
+from stepnet.model.nested import expand, reduce, softmax_over_steps
+from stepnet.model.recurrence import RNN, scan
+from stepnet.ragged import Ragged
 
 if TYPE_CHECKING:
     from stepnet import cells, layout
-    from stepnet.graph.graph import Graph
-    from stepnet.graph.quantize import quantize
     from stepnet.layout.convert import Conversion, convert
-    from stepnet.model_file import load
-    from stepnet.rnn import builder, masks
-    from stepnet.rnn.beams import beam_search
-    from stepnet.rnn.builder import create_rnn_op, foreach
-    from stepnet.rnn.compose import Bidirectional, Stack
-    from stepnet.rnn.cotangents import vjp
-    from stepnet.rnn.generate import generate
-    from stepnet.rnn.gradients import Gradients
-    from stepnet.rnn.losses import value_and_grad
-    from stepnet.rnn.samplers import sampling
+    from stepnet.model import builder, masks
+    from stepnet.model.beams import beam_search
+    from stepnet.model.builder import create_rnn_op, foreach
+    from stepnet.model.compose import Bidirectional, Stack
+    from stepnet.model.cotangents import vjp
+    from stepnet.model.file import load
+    from stepnet.model.generate import generate
+    from stepnet.model.gradients import Gradients
+    from stepnet.model.graph.graph import Graph
+    from stepnet.model.graph.quantize import quantize
+    from stepnet.model.losses import value_and_grad
+    from stepnet.model.samplers import sampling
 
 __all__ = [
     "RNN",
@@ -95,27 +95,27 @@ __all__ = [
 
 
 MODULES = {
-    "builder": "stepnet.rnn.builder",
+    "builder": "stepnet.model.builder",
     "cells": "stepnet.cells",
     "layout": "stepnet.layout",
-    "masks": "stepnet.rnn.masks",
+    "masks": "stepnet.model.masks",
 }
 HOMES = {
-    "Bidirectional": "stepnet.rnn.compose",
+    "Bidirectional": "stepnet.model.compose",
     "Conversion": "stepnet.layout.convert",
-    "Gradients": "stepnet.rnn.gradients",
-    "Graph": "stepnet.graph.graph",
-    "Stack": "stepnet.rnn.compose",
-    "beam_search": "stepnet.rnn.beams",
+    "Gradients": "stepnet.model.gradients",
+    "Graph": "stepnet.model.graph.graph",
+    "Stack": "stepnet.model.compose",
+    "beam_search": "stepnet.model.beams",
     "convert": "stepnet.layout.convert",
-    "create_rnn_op": "stepnet.rnn.builder",
-    "foreach": "stepnet.rnn.builder",
-    "generate": "stepnet.rnn.generate",
-    "load": "stepnet.model_file",
-    "quantize": "stepnet.graph.quantize",
-    "sampling": "stepnet.rnn.samplers",
-    "value_and_grad": "stepnet.rnn.losses",
-    "vjp": "stepnet.rnn.cotangents",
+    "create_rnn_op": "stepnet.model.builder",
+    "foreach": "stepnet.model.builder",
+    "generate": "stepnet.model.generate",
+    "load": "stepnet.model.file",
+    "quantize": "stepnet.model.graph.quantize",
+    "sampling": "stepnet.model.samplers",
+    "value_and_grad": "stepnet.model.losses",
+    "vjp": "stepnet.model.cotangents",
 }
 """Public modules and names that running a recurrence does not need, and where they are. They are imported
 when they are first used, which takes a third off the time of `import stepnet`."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stepnet as sn
 from stepnet import arrow, cells
-from stepnet.engines.threads import threads_set
+from stepnet.compiler.targets.threads import threads_set
 from stepnet.ray import WorkerError, predict
 from stepnet.ray.pickled import pickled
 from stepnet.ray.worker import ModelWorker

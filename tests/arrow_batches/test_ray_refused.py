@@ -14,7 +14,7 @@ from arrow_cases import MODELS, RNN, batch_of
 
 import stepnet as sn
 from stepnet import arrow
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 from stepnet.errors import FileError, InputError, RefusedError
 from stepnet.ray import WorkerError, predict
 from stepnet.ray.pickled import pickled
@@ -190,7 +190,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a stream": (
         lambda dataset: pickled({"stream": RNN.stream(1)}),
-        NOT_SENT.format("`stream` is a Stream of stepnet.rnn.streams.stream"),
+        NOT_SENT.format("`stream` is a Stream of stepnet.model.streams.stream"),
     ),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.llvm.machine.elf import HEADER, RELOCATION, SECTION, SYMBOL
+from stepnet.compiler.targets.cpu.machine.elf import HEADER, RELOCATION, SECTION, SYMBOL
 
 PROGRAM_BYTES, LOAD = 56, 1
 BASE, SYSTEM, HEAP, STACK = 0x1000_0000, 0x2000_0000, 0x3000_0000, 0x7000_0000

@@ -15,8 +15,8 @@ from zoo import sequences
 import stepnet as sn
 from stepnet.build import build
 from stepnet.build.workspaces import Workspace
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
 
 RANDOM = np.random.default_rng(5)

@@ -19,8 +19,8 @@ import stepnet as sn
 from stepnet.build import Build, build
 from stepnet.build.header import C_TYPES
 from stepnet.build.loaded import load
-from stepnet.model_file import load as load_model
-from stepnet.values.structure import leaves
+from stepnet.compiler.values.structure import leaves
+from stepnet.model.file import load as load_model
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 COMPILER = shutil.which("cc")

@@ -20,9 +20,9 @@ from stepnet.build.building import Build
 from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
 from stepnet.build.targets import FIXED, MACHINES, build_target
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.elf import HEADER, ObjectFile
-from stepnet.engines.llvm.machine.target import available_targets
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.elf import HEADER, ObjectFile
+from stepnet.compiler.targets.cpu.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
 
 MODEL = cell("gru", 8, 16)

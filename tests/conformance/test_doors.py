@@ -18,8 +18,8 @@ import stepnet as sn
 from stepnet import arrow
 from stepnet.arrow.predictor import LEFT_OUT
 from stepnet.errors import FileError, InputError, LayoutError, ModelError
-from stepnet.graph.graph import Graph
-from stepnet.model_file import read_model
+from stepnet.model.file import read_model
+from stepnet.model.graph.graph import Graph
 
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 

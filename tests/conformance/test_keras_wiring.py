@@ -24,7 +24,7 @@ from test_cli import refusal
 import stepnet as sn
 from stepnet import arrow
 from stepnet.errors import FileError, LayoutError
-from stepnet.model_file import read_model
+from stepnet.model.file import read_model
 
 layers = keras.layers
 INPUTS, HIDDEN, TIME = 3, 4, 6

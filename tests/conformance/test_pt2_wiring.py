@@ -13,7 +13,7 @@ from stepnet.errors import LayoutError
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
-from stepnet.model_file import read_model
+from stepnet.model.file import read_model
 from tests.tolerance import assert_close
 
 torch = pytest.importorskip("torch")

@@ -17,8 +17,8 @@ import stepnet as sn
 from stepnet.errors import InputError, LayoutError
 from stepnet.files import verified
 from stepnet.files.verified import Runtime
-from stepnet.model_file import FileModel
-from stepnet.model_verdict import verify_models
+from stepnet.model.file import FileModel
+from stepnet.model.verdict import verify_models
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch's exporter about itself
 RANDOM = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepnet.disk import entry, folder, overview, store
-from stepnet.disk.settings import Settings, settings
+from stepnet.compiler.disk import entry, folder, overview, store
+from stepnet.compiler.disk.settings import Settings, settings
 from stepnet.errors import FileError
 
 pytestmark = pytest.mark.skipif(not folder.CAN_BE_CHECKED, reason="this system has no such permissions")

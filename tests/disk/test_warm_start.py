@@ -18,19 +18,19 @@ from processes.cached import MODELS
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.disk import folder, overview, sources, store
-from stepnet.disk.data import Form, NotDataError
-from stepnet.disk.folder import NotUsableError
-from stepnet.disk.settings import settings
-from stepnet.engines.llvm.compile.stored_plan import PLAN
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine import image, stored_code, target
-from stepnet.engines.llvm.machine.target import available_targets, host_target
-from stepnet.net.ir import Builder, Net
-from stepnet.net.types import STEPS, Type
-from stepnet.plan.schedule import Schedule
-from stepnet.plan.stored import MOST_BYTES, KeptSchedule, key_of
-from stepnet.rnn import program
+from stepnet.compiler.disk import folder, overview, sources, store
+from stepnet.compiler.disk.data import Form, NotDataError
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.settings import settings
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import STEPS, Type
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.stored import MOST_BYTES, KeptSchedule, key_of
+from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine import image, stored_code, target
+from stepnet.compiler.targets.cpu.machine.target import available_targets, host_target
+from stepnet.model import program
 
 pytestmark = [
     pytest.mark.skipif(not folder.CAN_BE_CHECKED, reason="this system has no such permissions"),
@@ -329,8 +329,8 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((2, 9, 6)).astype("float32")
 
     def run() -> np.ndarray:
-        from stepnet.engines.llvm import engine
-        from stepnet.engines.llvm.compile import compiled
+        from stepnet.compiler.targets.cpu import engine
+        from stepnet.compiler.targets.cpu.compile import compiled
 
         monkeypatch.setattr(engine, "KEPT", compiled.Kept(2**20))
         return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]

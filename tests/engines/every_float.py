@@ -28,8 +28,8 @@ from rich.progress import track
 from rich.table import Table
 from test_maths import BOUNDS, WIDE, Function, compiled, lanes_of, spacing
 
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
 PATTERNS = 2**32
 BLOCK = 2**22

@@ -9,9 +9,9 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet.engines.llvm.running import chain
-from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks
-from stepnet.engines.part_execution import Run
+from stepnet.compiler.targets.cpu.running import chain
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.part_execution import Run
 from stepnet.errors import InputError
 
 Array = np.ndarray

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products import contract as module
-from stepnet.engines.llvm.products.contract import contract
-from stepnet.net.encodings import rounded
-from stepnet.net.totals import BLOCK
-from stepnet.net.totals import contract as contract_in_numpy
+from stepnet.compiler.net.encodings import rounded
+from stepnet.compiler.net.totals import BLOCK
+from stepnet.compiler.net.totals import contract as contract_in_numpy
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.products import contract as module
+from stepnet.compiler.targets.cpu.products.contract import contract
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray

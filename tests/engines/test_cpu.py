@@ -10,8 +10,8 @@ from test_cli import stepnet
 from zoo import rnn_of
 
 from stepnet.build.targets import build_target
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import (
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.target import (
     NAMED,
     VARIABLE,
     Target,

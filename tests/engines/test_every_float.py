@@ -11,8 +11,8 @@ from every_float import PATTERNS, truth, worst_of
 from numpy.typing import NDArray
 from test_maths import BOUNDS, TARGETS, compiled, lanes_of, unfused
 
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
 EVERY = 4093
 AROUND = 64

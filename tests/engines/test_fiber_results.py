@@ -11,10 +11,10 @@ from test_fibers import Case, heads, loop, vectors
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm.lower.program import lowered
-from stepnet.engines.llvm.machine.target import host_target
-from stepnet.net.ir import Net
-from stepnet.plan.plan import plan
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.plan import plan
+from stepnet.compiler.targets.cpu.lower.program import lowered
+from stepnet.compiler.targets.cpu.machine.target import host_target
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 

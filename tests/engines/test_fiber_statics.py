@@ -14,11 +14,11 @@ from test_fibers import Case, Shapes, delta, loop, vectors
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm.lower.loops import FiberLoop, Register
-from stepnet.engines.llvm.lower.program import lowered
-from stepnet.engines.llvm.machine.target import host_target
-from stepnet.plan.plan import Plan, plan
-from stepnet.rnn.control import Control
+from stepnet.compiler.plan.plan import Plan, plan
+from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Register
+from stepnet.compiler.targets.cpu.lower.program import lowered
+from stepnet.compiler.targets.cpu.machine.target import host_target
+from stepnet.model.control import Control
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 

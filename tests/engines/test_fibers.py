@@ -13,13 +13,13 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm import engine
-from stepnet.engines.llvm.lower.fibers import Storage, group_width
-from stepnet.engines.llvm.lower.loops import FiberLoop
-from stepnet.engines.llvm.lower.program import lowered
-from stepnet.engines.llvm.machine.target import NAMED, Target, host_target
-from stepnet.plan.plan import Plan, plan
-from stepnet.values.structure import transform
+from stepnet.compiler.plan.plan import Plan, plan
+from stepnet.compiler.targets.cpu import engine
+from stepnet.compiler.targets.cpu.lower.fibers import Storage, group_width
+from stepnet.compiler.targets.cpu.lower.loops import FiberLoop
+from stepnet.compiler.targets.cpu.lower.program import lowered
+from stepnet.compiler.targets.cpu.machine.target import NAMED, Target, host_target
+from stepnet.compiler.values.structure import transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 

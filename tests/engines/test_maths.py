@@ -16,10 +16,10 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.engines.llvm.machine.target import Target, available_targets, host_target
-from stepnet.engines.llvm.writing.code import I64, POINTER, Code
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
-from stepnet.engines.llvm.writing.powers import power
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets, host_target
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu.writing.powers import power
 
 Function = Callable[[NDArray], NDArray]
 

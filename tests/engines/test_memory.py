@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepnet.engines.llvm.machine.memory import HUGE, MOSTLY_FULL, Pool, Rows, Together, aligned
+from stepnet.compiler.targets.cpu.machine.memory import HUGE, MOSTLY_FULL, Pool, Rows, Together, aligned
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:

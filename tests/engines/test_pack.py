@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stepnet.engines.llvm.machine.memory import aligned, pointer
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.pack import Packing, words_of
+from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
 
 Array = np.ndarray
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")

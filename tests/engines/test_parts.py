@@ -10,9 +10,9 @@ from hypothesis import given
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.loop_buffers import KeptPlain
-from stepnet.net import meanings
-from stepnet.net.reductions import REDUCTIONS
+from stepnet.compiler.net import meanings
+from stepnet.compiler.net.reductions import REDUCTIONS
+from stepnet.compiler.targets.loop_buffers import KeptPlain
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray

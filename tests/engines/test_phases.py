@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
-from stepnet.engines.llvm.lower.loops import FiberLoop, Loop, UnitLoop
-from stepnet.engines.llvm.lower.program import lowered
-from stepnet.engines.llvm.machine.records import Field
-from stepnet.engines.llvm.machine.target import host_target
+from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop, UnitLoop
+from stepnet.compiler.targets.cpu.lower.program import lowered
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.machine.target import host_target
 
 Array = np.ndarray
 
@@ -121,7 +121,7 @@ def test_fibers_beside_a_product_of_as_many_units() -> None:
 
 
 def test_the_check_sees_a_phase_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepnet.plan.phases.torn_nodes", lambda fibers, phase: set())
+    monkeypatch.setattr("stepnet.compiler.plan.phases.torn_nodes", lambda fibers, phase: set())
     with pytest.raises(AssertionError):
         test_a_quotient_of_a_sum_beside_a_product_of_its_size()
     with pytest.raises(AssertionError):

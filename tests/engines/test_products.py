@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.engines.base import Call
-from stepnet.engines.interpreter import BoundNet
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.tiles import LARGE_BYTES
-from stepnet.net.interpret import widened
-from stepnet.net.ir import Builder, Net, Recur
-from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.schedule import schedule
+from stepnet.compiler.net.interpret import widened
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
+from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 

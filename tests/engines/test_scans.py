@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-import stepnet.engines.llvm.engine
-from stepnet.engines.llvm.machine.target import Target, available_targets
+import stepnet.compiler.targets.cpu.engine
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
 
 
 @pytest.mark.long(each=True)
@@ -17,7 +17,7 @@ from stepnet.engines.llvm.machine.target import Target, available_targets
 def test_bits_are_numpys(
     shape: tuple[int, ...], dtype: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepnet.engines.llvm.engine, "host_target", lambda: target)
+    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_target", lambda: target)
     axes = range(-len(shape), 0)
 
     def step(x: Any, h: Any, p: Any) -> Any:

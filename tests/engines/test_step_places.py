@@ -13,15 +13,15 @@ import pytest
 from hypothesis import Phase, given, settings
 
 import stepnet as sn
-from stepnet.engines.base import Bound, Call, Results
-from stepnet.engines.interpreter import Interpreter
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.net.ir import Net
-from stepnet.plan.schedule import schedule
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets.base import Bound, Call, Results
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.interpreter import Interpreter
+from stepnet.compiler.values.structure import leaves
+from stepnet.model.control import Control, run_until
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
-from stepnet.rnn.control import Control, run_until
-from stepnet.values.structure import leaves
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 import stepnet as sn
-from stepnet.engines.base import Call
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
 from stepnet.errors import NetError
-from stepnet.net.ir import Builder, Net
-from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.schedule import schedule
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.running.sums import sums
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.running.sums import sums
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stepnet.engines.llvm.lower.tiling import grain_of
-from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.tiles import Tile, cheapest, cover, cycles, tiles
-from stepnet.engines.llvm.running.workspace import SLACK
+from stepnet.compiler.targets.cpu.lower.tiling import grain_of
+from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.products.tiles import Tile, cheapest, cover, cycles, tiles
+from stepnet.compiler.targets.cpu.running.workspace import SLACK
 
 AVX512 = Target("avx512", "", "", 64, 32)
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)

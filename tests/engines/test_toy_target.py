@@ -14,17 +14,18 @@ from tolerance import assert_close
 
 import stepnet as sn
 import stepnet.torch
-from stepnet import cells, engines
-from stepnet.engines.base import Call, Results
-from stepnet.engines.interpreter import BoundNet
-from stepnet.engines.schedule_kernel import Means, in_parts
+from stepnet import cells
+from stepnet.compiler import targets as engines
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.memory import HOST
+from stepnet.compiler.net.totals import total_of
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.base import Call, Results
+from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, LibraryError, RefusedError
-from stepnet.net.ir import Net, Node
-from stepnet.net.memory import HOST
-from stepnet.net.totals import total_of
-from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 DEVICE: dict[int, Array] = {}

@@ -12,13 +12,13 @@ from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running import arrangement, chain
-from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks
-from stepnet.engines.llvm.threads.workers import CREW, Lateness
-from stepnet.engines.part_execution import Run
+from stepnet.compiler.plan.load import Load
+from stepnet.compiler.plan.partition import Wavefront, Way
+from stepnet.compiler.targets.cpu.running import arrangement, chain
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
+from stepnet.compiler.targets.part_execution import Run
 from stepnet.errors import InputError
-from stepnet.plan.load import Load
-from stepnet.plan.partition import Wavefront, Way
 
 Array = np.ndarray
 Front = Callable[..., Wavefront]

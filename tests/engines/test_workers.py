@@ -17,19 +17,26 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import engine
-from stepnet.engines.llvm.compile.compiled import Kept
-from stepnet.engines.llvm.emit import driver
-from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.machine.object_code import object_code
-from stepnet.engines.llvm.machine.target import host_target
-from stepnet.engines.llvm.running import chain, native
-from stepnet.engines.llvm.running.prepared_tasks import Together
-from stepnet.engines.llvm.threads import waiting, workers
-from stepnet.engines.llvm.threads.handover import NOTHING, ORDERS, THERE, signals
-from stepnet.engines.llvm.threads.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
-from stepnet.engines.llvm.writing.code import I64, POINTER, Code
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.cpu import engine
+from stepnet.compiler.targets.cpu.compile.compiled import Kept
+from stepnet.compiler.targets.cpu.emit import driver
+from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.object_code import object_code
+from stepnet.compiler.targets.cpu.machine.target import host_target
+from stepnet.compiler.targets.cpu.running import chain, native
+from stepnet.compiler.targets.cpu.running.prepared_tasks import Together
+from stepnet.compiler.targets.cpu.threads import waiting, workers
+from stepnet.compiler.targets.cpu.threads.handover import NOTHING, ORDERS, THERE, signals
+from stepnet.compiler.targets.cpu.threads.workers import (
+    CREW,
+    Crew,
+    Lateness,
+    Orders,
+    Worker,
+    current_processor,
+)
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.threads import threads
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -128,7 +135,7 @@ def test_a_task_that_its_worker_has_not_begun_is_done_by_the_leader():
 
 def workers_claimed() -> int:
     """Where a worker's memory says that a thread has claimed it, in words."""
-    from stepnet.engines.llvm.threads.handover import CLAIMED
+    from stepnet.compiler.targets.cpu.threads.handover import CLAIMED
 
     return CLAIMED // 8
 

@@ -9,12 +9,12 @@ from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.net.ir import Net
-from stepnet.plan.passes.absorb import absorb
-from stepnet.plan.schedule import schedule
-from stepnet.plan.waves import waves_of
-from stepnet.rnn.nets import run_net
-from stepnet.rnn.program import NetProgram
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.passes.absorb import absorb
+from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.plan.waves import waves_of
+from stepnet.model.nets import run_net
+from stepnet.model.program import NetProgram
 
 
 def leaky(x: Any, h: Any, params: Any) -> tuple[Any, Any]:

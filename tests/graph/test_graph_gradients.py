@@ -18,8 +18,8 @@ from test_torch_models import MODELS as TORCH_MODELS
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, StepError
-from stepnet.values.structure import leaves
 
 Array = np.ndarray
 

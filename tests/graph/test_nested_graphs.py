@@ -12,8 +12,8 @@ from random_models import REDUCTIONS
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.ragged.offsets import offsets_of
-from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
 Document = list[Array]

@@ -17,12 +17,12 @@ from onnx_models import FLOAT, OPSET, assert_as_theirs, model_of, node, random, 
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.values.packages import numbers
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import FileError, InputError, ModelError
 from stepnet.files.store import Store
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.onnx.loading import loaded
-from stepnet.values.packages import numbers
-from stepnet.values.structure import leaves
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")

@@ -9,11 +9,11 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.net.interpret import Segments, interpret
-from stepnet.net.ir import Net, Node
+from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.plan.passes.absorb import absorb
+from stepnet.compiler.plan.recognise import Recognised, recognise
 from stepnet.paddle.steps import GruStep, LstmStep
-from stepnet.plan.passes.absorb import absorb
-from stepnet.plan.recognise import Recognised, recognise
 
 Array = np.ndarray
 INPUTS, HIDDEN = 3, 4

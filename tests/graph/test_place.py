@@ -13,14 +13,14 @@ from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.engines import choose, engine_named, engines_of
-from stepnet.engines.assignment import Placed, choice, place
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import choose, engine_named, engines_of
+from stepnet.compiler.targets.assignment import Placed, choice, place
 from stepnet.errors import RefusedError
-from stepnet.net.ir import Net
-from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule
-from stepnet.rnn.nets import run_net
-from stepnet.rnn.program import NetProgram
+from stepnet.model.nets import run_net
+from stepnet.model.program import NetProgram
 
 BOTH = ("onednn", "llvm")
 RANDOM = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import stepnet as sn
 import stepnet.torch
 from stepnet import onednn
 from stepnet.cli.demo import DATA
-from stepnet.engines.onednn.library import library
+from stepnet.compiler.targets.onednn.library import library
 from stepnet.errors import InputError, RefusedError, StepError
 
 RANDOM = np.random.default_rng(0)

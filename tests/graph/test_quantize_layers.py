@@ -12,7 +12,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.rnn.precisions import leaves_in_order
+from stepnet.model.precisions import leaves_in_order
 
 RANDOM = np.random.default_rng(0)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.values.structure import leaves
+from stepnet.compiler.values.structure import leaves
 
 LENGTHS = [3, 1, 7, 4]
 WORDS = ("words",)

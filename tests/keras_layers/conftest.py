@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from stepnet.values.packages import Package
+from stepnet.compiler.values.packages import Package
 
 LATER = {
     "Keras 3.14 is the first whose layers can be traced inside a cell": """

@@ -9,7 +9,7 @@ import torch
 from tolerance import distance
 
 import stepnet.keras
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 
 keras: Any = import_module("keras")  # few of its types are known
 ops: Any = keras.ops

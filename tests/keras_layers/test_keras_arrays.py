@@ -7,10 +7,10 @@ import pytest
 from keras_cases import BATCH, INPUTS, MASKS, STEPS, UNITS, Array, Call, assert_same, keras, numbers, pair
 from tolerance import assert_close
 
+from stepnet.compiler.trace.step import Spec
 from stepnet.keras.array_net import ArrayLoop, ArrayNet, array_loop
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings
-from stepnet.trace.step import Spec
 
 
 def loop_of(layer: Any, dtype: str = "float32") -> ArrayLoop:

@@ -13,6 +13,7 @@ import torch
 from test_cli import stepnet
 
 from stepnet.cli.report.verdicts import random_module
+from stepnet.compiler.net.tolerance import tolerance
 from stepnet.files.choice import Choice
 from stepnet.files.verified import weights
 from stepnet.layout import frameworks, verify
@@ -20,7 +21,6 @@ from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.registry import record
 from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, Own, Weights, outputs_of, own
-from stepnet.net.tolerance import tolerance
 from stepnet.ragged import Ragged
 
 INPUTS, HIDDEN = 5, 7

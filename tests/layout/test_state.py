@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout import from_torch
-from stepnet.values.structure import leaves
 
 # Torch says so for each projection; the path that it takes instead is as right.
 pytestmark = pytest.mark.filterwarnings(

@@ -45,21 +45,28 @@ PASSES = (
 )
 # The tests of each file: those that are quick and likely to fail come first.
 TESTS: dict[str, Sequence[str]] = {
-    "plan/passes/*.py": PASSES,
-    "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
-    "plan/plan.py": PASSES,
-    "plan/schedule.py": ("tests/test_plan.py", "tests/test_nested.py", "tests/test_builder_nested.py"),
-    "plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
-    "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
-    "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
-    "plan/passes/narrow.py": ("tests/engines/test_encoded_weights.py", "tests/graph/test_quantize_layers.py"),
-    "plan/passes/split_concat_matmul.py": ("tests/engines/test_products.py", *PASSES),
-    "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
-    "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
-    "engines/llvm/running/sums.py": ("tests/engines/test_sums.py",),
-    "engines/llvm/running/refill.py": ("tests/test_runs.py",),
+    "compiler/plan/passes/*.py": PASSES,
+    "compiler/plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "compiler/plan/plan.py": PASSES,
+    "compiler/plan/schedule.py": (
+        "tests/test_plan.py",
+        "tests/test_nested.py",
+        "tests/test_builder_nested.py",
+    ),
+    "compiler/plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
+    "compiler/plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
+    "compiler/plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
+    "compiler/plan/passes/narrow.py": (
+        "tests/engines/test_encoded_weights.py",
+        "tests/graph/test_quantize_layers.py",
+    ),
+    "compiler/plan/passes/split_concat_matmul.py": ("tests/engines/test_products.py", *PASSES),
+    "compiler/grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
+    "compiler/grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
+    "compiler/targets/cpu/running/sums.py": ("tests/engines/test_sums.py",),
+    "compiler/targets/cpu/running/refill.py": ("tests/test_runs.py",),
     **{
-        f"engines/llvm/*/{name}.py": GENERATED
+        f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
             *("build", "cells", "code", "driven", "emit", "generate", "loops", "lowered", "lowering"),
             *("pointwise", "product", "program", "records", "refusals", "rowwise", "stage", "target"),
@@ -67,37 +74,40 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     **{
-        f"engines/llvm/*/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
         for name in ("constants", "copies", "timetable", "transfers")
     },
-    "engines/llvm/engine.py": GENERATED,
-    "engines/llvm/running/reach.py": ("tests/test_call_progress.py",),
+    "compiler/targets/cpu/engine.py": GENERATED,
+    "compiler/targets/cpu/running/reach.py": ("tests/test_call_progress.py",),
     **{
-        f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
+        f"compiler/targets/cpu/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
         for name in ("emit/lanes", "emit/words", "lower/segments", "lower/fusion")
     },
-    "engines/llvm/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
-    "engines/llvm/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
-    "engines/llvm/running/arrangement.py": ("tests/engines/test_wavefront.py", "tests/engines/test_chain.py"),
+    "compiler/targets/cpu/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
+    "compiler/targets/cpu/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
+    "compiler/targets/cpu/running/arrangement.py": (
+        "tests/engines/test_wavefront.py",
+        "tests/engines/test_chain.py",
+    ),
     **{
         f"{name}.py": ("tests/engines/test_fibers.py", "tests/test_plan.py")
         for name in (
-            *("plan/fibers", "plan/phases", "plan/views"),
-            *("engines/llvm/emit/fibers", "engines/llvm/emit/stretches"),
-            *(f"engines/llvm/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
+            *("compiler/plan/fibers", "compiler/plan/phases", "compiler/plan/views"),
+            *("compiler/targets/cpu/emit/fibers", "compiler/targets/cpu/emit/stretches"),
+            *(f"compiler/targets/cpu/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
         )
     },
-    "engines/llvm/emit/inner.py": ("tests/test_inner_recurrences.py",),
+    "compiler/targets/cpu/emit/inner.py": ("tests/test_inner_recurrences.py",),
     **{
-        f"engines/llvm/machine/{name}.py": ("tests/engines/test_object_code.py",)
+        f"compiler/targets/cpu/machine/{name}.py": ("tests/engines/test_object_code.py",)
         for name in ("object_code", "unlocked")
     },
     **{
-        f"engines/llvm/{name}.py": ("tests/engines/test_early_ends.py", "tests/test_control.py")
+        f"compiler/targets/cpu/{name}.py": ("tests/engines/test_early_ends.py", "tests/test_control.py")
         for name in ("emit/early", "running/ending")
     },
     **{
-        f"rnn/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
+        f"model/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
         for name in (
             "by_symbol",
             "feedback",
@@ -108,35 +118,46 @@ TESTS: dict[str, Sequence[str]] = {
             "compiled_generation",
         )
     },
-    "engines/llvm/emit/driver.py": (
+    "compiler/targets/cpu/emit/driver.py": (
         "tests/engines/test_step_places.py",
         "tests/engines/test_workers.py",
         *GENERATED,
     ),
     **{
-        f"engines/llvm/*/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
+        f"compiler/targets/cpu/*/{name}.py": (
+            "tests/engines/test_maths.py",
+            "tests/engines/test_llvm_unusual.py",
+        )
         for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "series", "trigonometry")
     },
     **{
-        f"engines/llvm/*/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": (
+            "tests/test_totals.py",
+            "tests/engines/test_parts.py",
+            *GENERATED,
+        )
         for name in ("finish", "form", "needs")
     },
     **{
-        f"engines/llvm/*/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": (
+            "tests/engines/test_workers.py",
+            "tests/test_frozen.py",
+            *GENERATED,
+        )
         for name in (
             *("call_code", "compiled", "handover", "handover_code", "system", "system_code", "waiting"),
             *("workers", "workspace"),
         )
     },
-    "engines/llvm/running/steps.py": (
+    "compiler/targets/cpu/running/steps.py": (
         *("tests/test_stream_rows.py", "tests/test_stream.py", "tests/engines/test_workers.py"),
     ),
-    "engines/llvm/running/run.py": (
+    "compiler/targets/cpu/running/run.py": (
         *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
         *GENERATED,
     ),
     **{
-        f"engines/llvm/*/{name}.py": (
+        f"compiler/targets/cpu/*/{name}.py": (
             *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
             *("tests/test_with_params.py", "tests/test_totals.py"),
         )
@@ -145,17 +166,24 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"{name}.py": ("tests/disk/test_store.py", "tests/disk/test_warm_start.py")
         for name in (
-            *("disk/data", "disk/entry", "disk/folder", "disk/overview", "disk/settings", "disk/sources"),
-            *("disk/store", "plan/stored"),
-            *(f"engines/llvm/*/{name}" for name in ("image", "lazy", "stored_code", "stored_plan")),
+            *(
+                "compiler/disk/data",
+                "compiler/disk/entry",
+                "compiler/disk/folder",
+                "compiler/disk/overview",
+                "compiler/disk/settings",
+                "compiler/disk/sources",
+            ),
+            *("compiler/disk/store", "compiler/plan/stored"),
+            *(f"compiler/targets/cpu/*/{name}" for name in ("image", "lazy", "stored_code", "stored_plan")),
         )
     },
     **{
-        f"engines/llvm/*/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
         for name in ("arithmetic", "encode")
     },
     **{
-        f"engines/llvm/*/{name}.py": (
+        f"compiler/targets/cpu/*/{name}.py": (
             "tests/engines/test_chain.py",
             "tests/engines/test_workers.py",
             *GENERATED,
@@ -164,16 +192,21 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"{name}.py": ("tests/test_partition.py", "tests/engines/test_chain.py")
-        for name in ("engines/llvm/lower/load", "plan/load", "plan/partition", "plan/waves")
+        for name in (
+            "compiler/targets/cpu/lower/load",
+            "compiler/plan/load",
+            "compiler/plan/partition",
+            "compiler/plan/waves",
+        )
     },
     **{
-        f"plan/{name}.py": ("tests/test_inner_sequences.py", "tests/test_nested.py")
+        f"compiler/plan/{name}.py": ("tests/test_inner_sequences.py", "tests/test_nested.py")
         for name in ("inner", "passes/columns")
     },
-    "engines/llvm/running/sums_code.py": ("tests/engines/test_sums.py",),
-    "engines/llvm/emit/scans.py": ("tests/engines/test_scans.py",),
-    "engines/llvm/writing/stored.py": ("tests/engines/test_stored_code.py",),
-    "engines/llvm/emit/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
+    "compiler/targets/cpu/running/sums_code.py": ("tests/engines/test_sums.py",),
+    "compiler/targets/cpu/emit/scans.py": ("tests/engines/test_scans.py",),
+    "compiler/targets/cpu/writing/stored.py": ("tests/engines/test_stored_code.py",),
+    "compiler/targets/cpu/emit/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
 }
 
 

@@ -7,7 +7,7 @@ from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.library import Library, library
+from stepnet.compiler.targets.onednn.library import Library, library
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from tolerance import assert_close, distance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.library import Library
-from stepnet.engines.onednn.primitives import Run, Weights
-from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.primitives import Run, Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
 from stepnet.errors import InputError, RefusedError
-from stepnet.net.tolerance import tolerance
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray

@@ -11,9 +11,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn import cache, primitives, run
-from stepnet.engines.onednn.cache import Cache
-from stepnet.engines.onednn.library import Library
+from stepnet.compiler.targets.onednn import cache, primitives, run
+from stepnet.compiler.targets.onednn.cache import Cache
+from stepnet.compiler.targets.onednn.library import Library
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 

@@ -12,8 +12,8 @@ from test_onednn_engine import HIDDEN, INPUTS, begin, sequences
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines import gradient_order
-from stepnet.values.structure import leaves
+from stepnet.compiler.targets import gradient_order
+from stepnet.compiler.values.structure import leaves
 
 Array = np.ndarray
 BOTH = ("onednn", "llvm")

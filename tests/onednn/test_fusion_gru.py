@@ -12,7 +12,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("dnnl")

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.values.structure import leaves
+from stepnet.compiler.values.structure import leaves
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray
@@ -201,7 +201,7 @@ def test_each_direction_is_a_primitive_and_equal_layers_share_one() -> None:
 
 def runs() -> list[Any]:
     """The primitives that are kept."""
-    from stepnet.engines.onednn.run import RUNS
+    from stepnet.compiler.targets.onednn.run import RUNS
 
     return [run for run, _ in RUNS.values.values()]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stepnet.engines.onednn import library as libraries
-from stepnet.engines.onednn.interface import FUNCTIONS, STATUSES
-from stepnet.engines.onednn.library import (
+from stepnet.compiler.targets.onednn import library as libraries
+from stepnet.compiler.targets.onednn.interface import FUNCTIONS, STATUSES
+from stepnet.compiler.targets.onednn.library import (
     MISSING,
     VARIABLE,
     Library,
@@ -20,7 +20,7 @@ from stepnet.engines.onednn.library import (
     library,
     opened,
 )
-from stepnet.engines.onednn.objects import Owned, described
+from stepnet.compiler.targets.onednn.objects import Owned, described
 from stepnet.errors import LibraryError, RefusedError
 
 

@@ -10,10 +10,10 @@ from oracle import Case, case, gru, lstm
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.calibration import data_scale, weight_scales
-from stepnet.engines.onednn.library import Library
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.calibration import data_scale, weight_scales
+from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError, RefusedError
-from stepnet.net.tolerance import tolerance
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 LENGTHS = [[2, 4, 3], [3], [4, 4], [2, 0, 4], [7, 1, 11, 13, 2], [0], []]

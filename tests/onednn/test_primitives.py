@@ -9,14 +9,14 @@ import pytest
 from oracle import sigmoid
 from tolerance import assert_close, distance
 
-from stepnet.engines.onednn.interface import UNIMPLEMENTED
-from stepnet.engines.onednn.library import Library
-from stepnet.engines.onednn.padding import padding_of
-from stepnet.engines.onednn.primitives import Run, Weights
-from stepnet.engines.onednn.recurrence import CELLS, Recurrence
-from stepnet.engines.onednn.run import ran
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
+from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.padding import padding_of
+from stepnet.compiler.targets.onednn.primitives import Run, Weights
+from stepnet.compiler.targets.onednn.recurrence import CELLS, Recurrence
+from stepnet.compiler.targets.onednn.run import ran
 from stepnet.errors import InputError, RefusedError
-from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 Arrays = dict[str, Array]

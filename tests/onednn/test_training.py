@@ -11,9 +11,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.library import Library
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError, RefusedError
-from stepnet.net.tolerance import tolerance
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray

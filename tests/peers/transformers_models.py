@@ -35,7 +35,7 @@ from transformers.models.mamba import modeling_mamba
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
 import stepnet.torch
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
 from stepnet.torch.seams import scan as scans
 from stepnet.torch.seams import tokens

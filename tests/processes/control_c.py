@@ -10,8 +10,8 @@ from work import COUNT, check
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running import arrangement
-from stepnet.plan.partition import Wavefront, Way
+from stepnet.compiler.plan.partition import Wavefront, Way
+from stepnet.compiler.targets.cpu.running import arrangement
 
 # A process that a shell starts in the background ignores Control-C, and those that it starts do.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,7 +6,7 @@ import threading
 
 from work import COUNT, Interrupt, compiles, interrupt, new_recurrences
 
-from stepnet.engines.llvm import engine
+from stepnet.compiler.targets.cpu import engine
 
 signal.signal(signal.SIGALRM, interrupt)
 engine.KEPT.most = 1  # so that code is freed all the time, too

@@ -11,7 +11,7 @@ import numpy as np
 from work import BATCHES, COUNT, EXPECTED, RNN, Interrupt, interrupt, threads
 
 import stepnet as sn
-from stepnet.engines.llvm.running import run
+from stepnet.compiler.targets.cpu.running import run
 
 sn.set_threads(int(sys.argv[2]))
 if len(sys.argv) > 3:

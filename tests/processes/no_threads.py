@@ -6,7 +6,7 @@ import threading
 from work import COUNT, RNN, check, threads
 
 import stepnet as sn
-from stepnet.engines.llvm.threads.workers import CREW
+from stepnet.compiler.targets.cpu.threads.workers import CREW
 
 # A stack for which there is no room: no thread can begin, and everything else can.
 with open("/proc/self/statm") as file:

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence, unpack_sequence
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.engines.threads import threads_limit
+from stepnet.compiler.targets.threads import threads_limit
 
 FEATURES, HIDDEN, CLASSES = 3, 4, 5
 LENGTHS = 5, 1, 7, 2, 2, 9, 4

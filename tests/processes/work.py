@@ -12,7 +12,7 @@ import numpy.testing  # before there are threads: it brings hooks for forks with
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running import native
+from stepnet.compiler.targets.cpu.running import native
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sharing import by_units

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
+from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.ir import Recur
+from stepnet.compiler.plan.recognise import Recognised
 from stepnet.layout.equations import ACTIVATIONS, step_of
 from stepnet.layout.semantics import GATES
-from stepnet.net.interpret import Segments, interpret, widened
-from stepnet.net.ir import Recur
-from stepnet.plan.recognise import Recognised
 
 Array = np.ndarray
 X, H = 3, 4

@@ -10,10 +10,10 @@ from cell_spellings import both
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.keras.recurrences import LoopSettings
 from stepnet.keras.steps import StepArguments, trace_cell
 from stepnet.keras.traces import recurrence_of
-from stepnet.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.torch import trace
 
 X, H = 3, 5

@@ -13,9 +13,9 @@ from test_spellings import drawn
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.errors import NetError
-from stepnet.net.ir import Builder, Net, Recur
-from stepnet.plan.recognise import Recognised, Refused, check, recognise
 
 Step = Callable[..., Any]
 

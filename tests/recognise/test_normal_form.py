@@ -9,12 +9,12 @@ from cell_spellings import H, X, both
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.plan.recognise import Recognised, Refused, check, recognise
+from stepnet.compiler.plan.recognise.functions import SPELLINGS
+from stepnet.compiler.plan.recognise.views import views_of
 from stepnet.layout.equations import ACTIVATIONS
-from stepnet.net.ir import Builder
-from stepnet.net.types import ROWS, Type
-from stepnet.plan.recognise import Recognised, Refused, check, recognise
-from stepnet.plan.recognise.functions import SPELLINGS
-from stepnet.plan.recognise.views import views_of
 
 ROWS_OF_TABLE = [row for group in SPELLINGS for row in group]
 names = [f"{name} {place}" for place, (name, _) in enumerate(ROWS_OF_TABLE)]

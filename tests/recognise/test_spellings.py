@@ -11,8 +11,8 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS, rnn
+from stepnet.compiler.plan.recognise import Recognised, check, recognise
 from stepnet.layout.equations import ACTIVATIONS
-from stepnet.plan.recognise import Recognised, check, recognise
 
 GRUS: list[dict[str, Any]] = [
     {"cell": "gru", "reset": reset, "update": update}

@@ -13,8 +13,8 @@ from tolerance import assert_close
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import stepnet.torch
+from stepnet.compiler.values.structure import leaves
 from stepnet.torch.sequences import Sequences
-from stepnet.values.structure import leaves
 
 LENGTHS = (3, 0, 5, 1, 3)
 

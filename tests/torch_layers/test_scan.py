@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import stepnet as sn
 import stepnet.torch
 from stepnet.errors import InputError
-from stepnet.rnn import in_blocks
+from stepnet.model import in_blocks
 from stepnet.torch import Scan
 
 ROWS, STEPS, HEADS, KEY, VALUE = 3, 5, 2, 4, 3

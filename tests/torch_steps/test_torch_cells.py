@@ -12,9 +12,9 @@ from torch_cells import CELLS, Deep, H, MaskedGRU, NormalisedLSTM, State, Twice,
 from torch_loop import LENGTHS, agree, agree_at_the_end, arrays, drawn, numbers, ragged, rows, stepped, wide
 
 import stepnet as sn
+from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import StepError
 from stepnet.torch import trace
-from stepnet.values.structure import leaves, skeleton, transform
 
 F: Any = torch.nn.functional
 

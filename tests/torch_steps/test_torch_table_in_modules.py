@@ -13,7 +13,7 @@ from torch_loop import numbers
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.values.structure import leaves
+from stepnet.compiler.values.structure import leaves
 
 DTYPES = {"k": torch.int64, "t": torch.bool}
 LENGTHS = [2, 3]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet import onednn
-from stepnet.engines.onednn.primitives import Run
+from stepnet.compiler.targets.onednn.primitives import Run
 from stepnet.errors import LibraryError
 
 from . import stepnet as ours

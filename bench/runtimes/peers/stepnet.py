@@ -9,8 +9,8 @@ import numpy as np
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import set_threads
-from stepnet.values.version import __version__
+from stepnet.compiler.targets.threads import set_threads
+from stepnet.compiler.values.version import __version__
 
 from .equations import CELLS, functions_like_numpy
 from .torch import functions as functions_of_torch

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.step import Spec
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import check_type, list_axes, numbers_of, parts_of
 from stepnet.ragged.offsets import path_of
-from stepnet.trace.step import Spec
 
 Array = np.ndarray
 

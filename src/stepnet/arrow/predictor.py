@@ -12,11 +12,11 @@ from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
 from stepnet.arrow.sources import open_source
+from stepnet.compiler.values.arguments import flag, instance, kind, shown, whole
 from stepnet.errors import InputError, StepnetError, named, printable
-from stepnet.model_file import FileModel, read_model
+from stepnet.model.file import FileModel, read_model
+from stepnet.model.program import Asked
 from stepnet.ragged.arrow import check_whole, pyarrow_module
-from stepnet.rnn.program import Asked
-from stepnet.values.arguments import flag, instance, kind, shown, whole
 
 MEMORY = 1 << 28
 """The default limit of the bytes that a call takes."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import pyarrow_module, to_arrow, with_nulls
-from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
 

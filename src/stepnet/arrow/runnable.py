@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Order, checked_engine
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import choice, shown
+from stepnet.compiler.values.structure import leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.graph.graph import Graph
-from stepnet.plan.schedule import Schedule
+from stepnet.model.blank import no_sequences
+from stepnet.model.compose import Layer, ends_early, recurrences
+from stepnet.model.declared import with_dtypes
+from stepnet.model.graph.graph import Graph
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of
-from stepnet.rnn.blank import no_sequences
-from stepnet.rnn.compose import Layer, ends_early, recurrences
-from stepnet.rnn.declared import with_dtypes
-from stepnet.rnn.program import Asked
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.step import Spec
-from stepnet.values.arguments import choice, shown
-from stepnet.values.structure import leaves, named_leaves, skeleton, transform
 
 Array = np.ndarray
 OUTPUTS = ("last", "outputs")

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
+from stepnet.compiler.values.arguments import kind
 from stepnet.errors import InputError
 from stepnet.ragged.arrow import pyarrow_module
-from stepnet.values.arguments import kind
 
 
 def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from stepnet.engines.llvm.machine.elf import ObjectFile
+from stepnet.compiler.targets.cpu.machine.elf import ObjectFile
 
 MAGIC = b"!<arch>\n"
 MODE = 0o644

@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from stepnet.build.library_code import LibraryCode
 from stepnet.build.workspaces import CONTEXT
-from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.writing.code import POINTER
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.writing.code import POINTER
 
 
 @dataclass(frozen=True)

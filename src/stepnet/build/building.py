@@ -12,9 +12,9 @@ from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
 from stepnet.build.shared import shared_library
 from stepnet.build.targets import MACHINES, build_target
+from stepnet.compiler.values.arguments import choice, file_path, flag, shown
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free, new_file
-from stepnet.values.arguments import choice, file_path, flag, shown
 
 WEIGHTS = ("inside", "beside")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")

@@ -21,8 +21,8 @@ from stepnet.build.processor_code import write_fits
 from stepnet.build.recipe import Kernel, Recipe
 from stepnet.build.targets import BuildTarget
 from stepnet.build.workspaces import CONTEXT, Contexts
-from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.writing.code import I32, I64, POINTER
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 
 MAGIC = b"stepnet\x01"
 HEAD = struct.Struct("<8sQQQ32x")

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepnet.build.model import Argument, BuiltModel
 from stepnet.build.targets import BuildTarget
-from stepnet.values.version import __version__
+from stepnet.compiler.values.version import __version__
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from stepnet.build.model import BuiltModel
 from stepnet.build.recipe import Kernel, Recipe, Reduction, Spread
 from stepnet.build.spread_code import write_reduction, write_spread
 from stepnet.build.workspaces import CONTEXT, Contexts
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.writing.code import I32, I64, POINTER
-from stepnet.engines.packed import PIECE, PIECES
-from stepnet.net.types import ROWS, Type
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
+from stepnet.compiler.targets.packed import PIECE, PIECES
 
 
 class RunCode:

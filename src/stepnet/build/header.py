@@ -6,7 +6,7 @@ from textwrap import wrap
 from stepnet.build.library_code import ERRORS, NAMES
 from stepnet.build.model import Argument, BuiltModel
 from stepnet.build.targets import BuildTarget
-from stepnet.values.version import __version__
+from stepnet.compiler.values.version import __version__
 
 C_TYPES = {
     "float32": "float",

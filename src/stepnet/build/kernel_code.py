@@ -11,11 +11,11 @@ from stepnet.build.library_code import LibraryCode
 from stepnet.build.recipe import Kernel, Reduction
 from stepnet.build.spread_code import write_reduction
 from stepnet.build.workspaces import Workspace
-from stepnet.engines.llvm.machine.words import PROGRESS, WORDS
-from stepnet.engines.llvm.running.workspace import SLACK
-from stepnet.engines.llvm.writing.code import I64
-from stepnet.engines.packed import PIECES
-from stepnet.net.types import ROWS
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.targets.cpu.machine.words import PROGRESS, WORDS
+from stepnet.compiler.targets.cpu.running.workspace import SLACK
+from stepnet.compiler.targets.cpu.writing.code import I64
+from stepnet.compiler.targets.packed import PIECES
 
 WORD = {name: 8 * place for place, name in enumerate(WORDS)}
 

@@ -9,9 +9,9 @@ results of a sequence do not depend on its lane.
 from llvmlite import ir
 
 from stepnet.build.library_code import LibraryCode, function
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.writing.code import I32, I64, POINTER
-from stepnet.plan.load import LANES
+from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 
 LANE_BYTES = 8 * (LANES + 8)
 LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.writing.code import I32, I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 
 ERRORS = (
     "done",

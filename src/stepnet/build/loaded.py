@@ -22,13 +22,13 @@ from stepnet.build.description import ArrayText, Description
 from stepnet.build.library_code import CODE
 from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
-from stepnet.engines.llvm.machine.elf import HEADER, SECTION
+from stepnet.compiler.targets.cpu.machine.elf import HEADER, SECTION
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
-from stepnet.trace.step import Spec
-from stepnet.values.arguments import shown
 
 Array = np.ndarray
 LIBRARY = ".so"

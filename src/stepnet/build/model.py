@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.trace.step import Spec, specs
+from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
-from stepnet.graph.graph import Graph
-from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, Type
-from stepnet.plan.schedule import Schedule
-from stepnet.rnn.blank import no_sequences
-from stepnet.rnn.compose import Layer, recurrences
-from stepnet.rnn.declared import beside, with_dtypes
-from stepnet.rnn.program import Program
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.step import Spec, specs
-from stepnet.values.arguments import shown
-from stepnet.values.structure import leaves, named_leaves, transform
+from stepnet.model.blank import no_sequences
+from stepnet.model.compose import Layer, recurrences
+from stepnet.model.declared import beside, with_dtypes
+from stepnet.model.graph.graph import Graph
+from stepnet.model.program import Program
+from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
 ENGINE = "llvm"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from stepnet.engines.llvm.machine.elf import (
+from stepnet.compiler.targets.cpu.machine.elf import (
     HEADER,
     IDENT,
     IN_MEMORY,

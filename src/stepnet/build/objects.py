@@ -5,9 +5,9 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
-from stepnet.engines.fork_guard import run_in_thread
-from stepnet.engines.llvm.machine.lazy import lazy_import
-from stepnet.engines.llvm.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.fork_guard import run_in_thread
 
 OWN = "_stepnet_"
 """A part of the names of functions and data that the objects of one library share."""

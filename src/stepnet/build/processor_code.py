@@ -6,8 +6,8 @@ On a processor without them, the first such instruction would end the process.
 from llvmlite import ir
 
 from stepnet.build.library_code import function
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.writing.code import I32
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.writing.code import I32
 
 BITS: dict[tuple[int, int, int], dict[str, int]] = {
     (1, 0, 2): {

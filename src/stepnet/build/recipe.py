@@ -17,19 +17,25 @@ from llvmlite import ir
 from stepnet.build.model import BuiltModel
 from stepnet.build.objects import OWN
 from stepnet.build.targets import BuildTarget
-from stepnet.engines.llvm.compile.compiled import Layout
-from stepnet.engines.llvm.machine.lazy import lazy_import
-from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.machine.target import Target, host_target
-from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, copy_bytes
-from stepnet.engines.packed import parameters_of
+from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.compiler.plan.passes.when import known_once
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.targets.cpu.compile.compiled import Layout
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.target import Target, host_target
+from stepnet.compiler.targets.cpu.products.constants import (
+    Constants,
+    Packed,
+    Values,
+    constant_values,
+    copy_bytes,
+)
+from stepnet.compiler.targets.packed import parameters_of
 from stepnet.errors import RefusedError
-from stepnet.net.interpret import evaluated
-from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, STEPS, extent_text
-from stepnet.plan.passes.when import known_once
-from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Part
 
 Array = np.ndarray
 ENDS = ("first", "last")

@@ -14,7 +14,7 @@ from struct import Struct
 
 from stepnet.build.object_writer import Strings
 from stepnet.build.relocations import KINDS, stub
-from stepnet.engines.llvm.machine.elf import (
+from stepnet.compiler.targets.cpu.machine.elf import (
     AARCH64,
     HEADER,
     IDENT,

@@ -8,9 +8,9 @@ from llvmlite import ir
 
 from stepnet.build.library_code import LibraryCode, function
 from stepnet.build.recipe import ENDS, Reduction, Spread
-from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.writing.code import I64, MEMORY_TYPES, POINTER
-from stepnet.net.types import CONST, ROWS
+from stepnet.compiler.net.types import CONST, ROWS
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER
 
 SUMMED_UP = ("sum", "mean")
 ABREAST, BLOCK = 8, 128

@@ -4,10 +4,16 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from stepnet.engines.llvm.machine.elf import AARCH64, X86_64
-from stepnet.engines.llvm.machine.target import FEATURES, NAMED, Target, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.elf import AARCH64, X86_64
+from stepnet.compiler.targets.cpu.machine.target import (
+    FEATURES,
+    NAMED,
+    Target,
+    available_targets,
+    host_target,
+)
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import InputError
-from stepnet.values.arguments import shown
 
 MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
 """The families of processors, with their numbers in ELF files."""

@@ -8,11 +8,11 @@ It does not depend on a call: it is for the largest number of lanes, and blocks 
 from dataclasses import dataclass
 
 from stepnet.build.recipe import Kernel, Recipe
-from stepnet.engines.llvm.compile.compiled import Layout
-from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.machine.words import WORDS
-from stepnet.engines.llvm.running.workspace import block_rows, part_sizes, whole_lines
-from stepnet.plan.load import LANES
+from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.cpu.compile.compiled import Layout
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.words import WORDS
+from stepnet.compiler.targets.cpu.running.workspace import block_rows, part_sizes, whole_lines
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 """Offsets of the first words of a context: memory for calls, its size, weights, weights to free."""

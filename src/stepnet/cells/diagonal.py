@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells.forms import arrays
-from stepnet.trace.functions import sigmoid, softplus
+from stepnet.compiler.trace.functions import sigmoid, softplus
 
 __all__ = ["lru", "rg_lru", "s5"]
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, is_one_of, kind, shown, whole
 from stepnet.errors import InputError
-from stepnet.trace.traced import Traced
-from stepnet.values.arguments import array_of, is_one_of, kind, shown, whole
 
 __all__ = ["FORMS", "Form", "arrays", "memory"]
 

@@ -19,12 +19,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.trace.functions import relu, sigmoid
+from stepnet.compiler.trace.step import Step
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
 from stepnet.errors import InputError
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.functions import relu, sigmoid
-from stepnet.trace.step import Step
-from stepnet.trace.traced import Traced
-from stepnet.values.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
+from stepnet.model.recurrence import RNN
 
 __all__ = [
     "CELLS",

@@ -5,7 +5,7 @@ once.
 from typing import Any
 
 from stepnet.cells.forms import arrays
-from stepnet.trace.functions import sigmoid, softplus
+from stepnet.compiler.trace.functions import sigmoid, softplus
 
 __all__ = ["min_gru", "min_lstm"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.cells.forms import arrays
 from stepnet.cells.keyed import read, written
-from stepnet.trace.functions import sigmoid, softplus
+from stepnet.compiler.trace.functions import sigmoid, softplus
 
 __all__ = ["mlstm", "slstm"]
 

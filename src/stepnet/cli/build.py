@@ -59,7 +59,7 @@ def build(
     only the recurrent layers of FILE.
     """
     from stepnet import build as building
-    from stepnet.model_file import read_model
+    from stepnet.model.file import read_model
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only)

@@ -18,8 +18,8 @@ from stepnet.cli.conversion import convert, verify
 from stepnet.cli.description import explain, layouts, show
 from stepnet.cli.installation import cache, demo, doctor
 from stepnet.cli.run import run
+from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
-from stepnet.values.version import __version__
 
 COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, cache
 """The commands in the order of `stepnet --help`."""

@@ -21,7 +21,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 import stepnet as sn
-from stepnet.engines.threads import threads
+from stepnet.compiler.targets.threads import threads
 from stepnet.explain.bars import work_bar
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch

@@ -84,7 +84,7 @@ def explain(
     The model is read as by `stepnet run`.
     """
     from stepnet.explain.layers import model_facts
-    from stepnet.model_file import read_model
+    from stepnet.model.file import read_model
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only)

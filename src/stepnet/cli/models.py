@@ -14,7 +14,7 @@ def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) ->
         from stepnet.build import load as load_library
 
         return load_library(file, trust=trust).runnable()
-    from stepnet.model_file import read_model
+    from stepnet.model.file import read_model
 
     return read_model(file, chosen, recurrent_only=recurrent_only)
 

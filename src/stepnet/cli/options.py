@@ -104,7 +104,7 @@ FIELDS_AS_CALLED = {
 def meaning(name: str, text: str) -> tuple[str, Any]:
     """Parses --semantics: returns the field of `Semantics`, after "MODULE:" if given, and its value."""
     from stepnet.layout.semantics import VALUES
-    from stepnet.rnn.merge import MERGES
+    from stepnet.model.merge import MERGES
 
     module, sign, called = name.rpartition(":")
     field = FIELDS_AS_CALLED.get(called, called)

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.net.ir import Net, Node
-from stepnet.net.text import attribute_text
-from stepnet.net.types import Type
-from stepnet.values.dtypes import DTYPES, kind_of_dtype
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.text import attribute_text
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
 
 INFIX = {
     "add": "+",

@@ -7,15 +7,15 @@ values are numbered through all stages (`%1`). `explain` writes these facts as t
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, Extent, Type
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
 from stepnet.explain.document import Line
 from stepnet.explain.expressions import expression, types_text
 from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
-from stepnet.net.ir import Net
-from stepnet.net.types import CONST, Extent, Type
-from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule
 
 Asked = str | Sequence[str]
 

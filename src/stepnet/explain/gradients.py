@@ -1,12 +1,12 @@
 """A gradient explained: what is saved, what both halves do and hold, and their plans."""
 
-from stepnet.engines import Order
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.targets import Order
 from stepnet.explain.costs import Held, sum_of
 from stepnet.explain.document import FACTS, Section, Table, headed
 from stepnet.explain.plan import costs_text, schedule_sections
 from stepnet.explain.text import amount, text
-from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
-from stepnet.rnn.gradient_explain import GradientExplanation, Half, Sizes
+from stepnet.model.gradient_explain import GradientExplanation, Half, Sizes
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
 

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines import Engine, Order, engines_of
-from stepnet.engines.assignment import choice
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_text
+from stepnet.compiler.plan.recognise import Recognised, recognise
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets import Engine, Order, engines_of
+from stepnet.compiler.targets.assignment import choice
 from stepnet.explain.value_names import is_reading
-from stepnet.net.ir import Net, Node
-from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text
-from stepnet.plan.recognise import Recognised, recognise
-from stepnet.plan.schedule import Part, Schedule
 
 HIDDEN = ("input", "constant", "index", "result", "recur", "detach")
 EACH = {ROWS: "a sequence", STEPS: "a step"}

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
-from stepnet.engines import checked_engine
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import checked_engine
 from stepnet.errors import named
 from stepnet.explain.document import Section, headed
 from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
 from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, schedule_sections, shared_items
 from stepnet.explain.text import text
-from stepnet.plan.schedule import Schedule
-from stepnet.rnn.blank import blank_program
-from stepnet.rnn.layers import Combined, LayersRun
-from stepnet.rnn.program import Asked
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.blank import blank_program
+from stepnet.model.layers import Combined, LayersRun
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
 
 Sizes = tuple[int | None, int | None]
 """The rows and the steps of a call, as far as the caller said them."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from stepnet.net.types import extent_text
-from stepnet.plan.groups import has_inner
-from stepnet.plan.inner import why_in_parts
-from stepnet.plan.schedule import Part, Schedule
+from stepnet.compiler.net.types import extent_text
+from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import why_in_parts
+from stepnet.compiler.plan.schedule import Part, Schedule
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:

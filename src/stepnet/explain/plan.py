@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from stepnet.engines import engine_named, engine_names, engines_of
-from stepnet.engines.assignment import choice as placed_on
-from stepnet.engines.base import SharedEngine
-from stepnet.engines.threads import threads
+from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.plan.load import WORDS, Size
+from stepnet.compiler.plan.partition import AtOnce, Wavefront, at_once, partition, wavefront
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.waves import lines_of, waves_of
+from stepnet.compiler.targets import engine_named, engine_names, engines_of
+from stepnet.compiler.targets.assignment import choice as placed_on
+from stepnet.compiler.targets.base import SharedEngine
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.arguments import whole
 from stepnet.explain.document import FACTS, Item, Section, Table
 from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
 from stepnet.explain.parts import described, parts_of
 from stepnet.explain.text import amount, text
-from stepnet.net.types import STEPS
-from stepnet.plan.load import WORDS, Size
-from stepnet.plan.partition import AtOnce, Wavefront, at_once, partition, wavefront
-from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule
-from stepnet.plan.waves import lines_of, waves_of
-from stepnet.values.arguments import whole
 
 SHOWN = Size(1, 100, 100)
 """The size of the call whose time is estimated by default."""

@@ -3,9 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from stepnet.engines.watching import WATCH, Watch
+from stepnet.compiler.targets.watching import WATCH, Watch
+from stepnet.compiler.values.arguments import kind
 from stepnet.errors import InputError
-from stepnet.values.arguments import kind
 
 
 @contextmanager

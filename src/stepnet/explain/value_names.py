@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.plan.plan import Plan, picks
 from stepnet.explain.expressions import constant, view
-from stepnet.net.ir import Net, Node
-from stepnet.plan.plan import Plan, picks
 
 
 @dataclass

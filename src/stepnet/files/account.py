@@ -18,7 +18,7 @@ from stepnet.files.model import Model, Module, bare
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Others, Place
 from stepnet.layout.options import OPTIONS, option
-from stepnet.rnn.merge import MERGES
+from stepnet.model.merge import MERGES
 
 MOST_SHOWN = 8
 BY_ITSELF = f"take one by itself, say {option('module')}"

@@ -12,7 +12,7 @@ from stepnet.layout.find import nearest
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.registry import record
 from stepnet.layout.semantics import FIELDS
-from stepnet.rnn.merge import checked_merge
+from stepnet.model.merge import checked_merge
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
+from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError
 from stepnet.layout.options import option
-from stepnet.values.arguments import file_path
 
 NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
 

@@ -36,7 +36,7 @@ from stepnet.layout.verify import (
     stored,
     unverified,
 )
-from stepnet.rnn.compose import Layer, Stack
+from stepnet.model.compose import Layer, Stack
 
 
 def weights(module: Module) -> Weights:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.trace import functions
+from stepnet.compiler.trace import functions
 
 # NumPy's functions return traced values for traced arguments, which its type stubs do not express.
 numpy: Any = np

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from math import gcd, prod
 from typing import Any
 
+from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.net.types import ROWS as PER_ROW
+from stepnet.compiler.net.types import STEPS as PER_STEP
 from stepnet.errors import ModelError
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size, is_number
-from stepnet.net.types import CONST, Extent
-from stepnet.net.types import ROWS as PER_ROW
-from stepnet.net.types import STEPS as PER_STEP
 
 PACKED = "packed steps"
 """The part of an axis that holds the steps of all sequences, end to end.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
@@ -23,7 +24,6 @@ from stepnet.importers.axes import (
 from stepnet.importers.facts import Fact
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import Array, at_one_extent, check_room, reshaped, shape_of
-from stepnet.trace.traced import Traced
 
 
 @dataclass(frozen=True)

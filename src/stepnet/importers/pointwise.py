@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.importers.activations import (
     elu,
@@ -24,8 +26,6 @@ from stepnet.importers.call import Call, Rule
 from stepnet.importers.placed import Placed, Unusable, applied, constant, joint_axes
 from stepnet.importers.sizes import is_equal
 from stepnet.importers.values import as_dtype
-from stepnet.trace import functions
-from stepnet.trace.traced import Traced, apply
 
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",

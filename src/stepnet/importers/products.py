@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import TIME, features_of, is_feature, symbols_in, text_of
 from stepnet.importers.call import Call, Rule
@@ -17,8 +18,7 @@ from stepnet.importers.placed import Placed, applied, constant, stated_by
 from stepnet.importers.shaping import swapped, transpose
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import as_dtype, at_one_extent, check_room, reshaped, shape_of
-from stepnet.rnn.nested import reduce as reduced_steps
-from stepnet.trace.traced import Traced
+from stepnet.model.nested import reduce as reduced_steps
 
 Matrices = Callable[[Any, Any], Any]
 """The product of matrices of features, [..., m, k] and [..., k, n], of each row or of a parameter."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, GATES, filled, misfit
 from stepnet.importers.activations import (
@@ -29,9 +31,7 @@ from stepnet.importers.placed import LENGTHS, Placed, Unusable
 from stepnet.importers.shaping import expand
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.importers.values import reshaped
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace import functions
-from stepnet.trace.traced import Traced, apply
+from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
 Function = Callable[..., Any]

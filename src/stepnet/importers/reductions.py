@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, TIME, AxesError, features_of, mixes, symbols_in
 from stepnet.importers.call import Call, Rule
@@ -17,11 +19,9 @@ from stepnet.importers.facts import Behind
 from stepnet.importers.padding import behind, check_idle
 from stepnet.importers.placed import Placed, applied, constant
 from stepnet.importers.values import Array, as_dtype, part_of, repeated_at, reshaped
-from stepnet.rnn.counting import length_of, running_total
-from stepnet.rnn.nested import expand, softmax_over_steps
-from stepnet.rnn.nested import reduce as reduced_steps
-from stepnet.trace import functions
-from stepnet.trace.traced import Traced
+from stepnet.model.counting import length_of, running_total
+from stepnet.model.nested import expand, softmax_over_steps
+from stepnet.model.nested import reduce as reduced_steps
 
 # NumPy's functions return values of a net for such arguments, which its type stubs do not express.
 numpy: Any = np

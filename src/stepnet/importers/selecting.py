@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, TIME, Axes, Axis, features_of, is_feature, size_of, text_of
 from stepnet.importers.call import Call, Rules
@@ -28,8 +29,7 @@ from stepnet.importers.values import (
     reshaped,
     shape_of,
 )
-from stepnet.rnn.nested import reduce as over_steps
-from stepnet.trace.traced import Traced
+from stepnet.model.nested import reduce as over_steps
 
 HIGHEST = (2**31 - 1, 2**63 - 1)
 """The largest int32 and int64, which stand for the end of an axis."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
@@ -27,8 +28,7 @@ from stepnet.importers.facts import STEP
 from stepnet.importers.placed import Placed, beside, constant
 from stepnet.importers.sizes import STEPS, Last, Size, is_number, product
 from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
-from stepnet.rnn.counting import index_of
-from stepnet.trace.traced import Traced
+from stepnet.model.counting import index_of
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:

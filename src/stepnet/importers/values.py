@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.trace import traced
+from stepnet.compiler.trace.numpy_shapes import broadcast_to_features
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.net.types import CONST, Extent
-from stepnet.trace import traced
-from stepnet.trace.numpy_shapes import broadcast_to_features
-from stepnet.trace.traced import Traced, apply
 
 Array = np.ndarray
 MOST = 2**27

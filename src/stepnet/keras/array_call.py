@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from inspect import currentframe
 from typing import Any
 
+from stepnet.compiler.trace.step import Spec
 from stepnet.errors import StepError
 from stepnet.keras.array_net import ArrayLoop, array_loop
 from stepnet.keras.array_steps import ArraySettings
@@ -13,7 +14,6 @@ from stepnet.keras.dropout import read_dropout_masks
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import LoopSettings, Results
-from stepnet.trace.step import Spec
 
 keras: Any = installed()
 ops: Any = keras.ops

@@ -17,21 +17,21 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.engines import checked_engine
-from stepnet.grad.gradient import vjp
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import STEPS, Type
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import transform
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings, Masks, named_recurrence
 from stepnet.keras.settings import settings_of_cell
-from stepnet.net.ir import Net
-from stepnet.net.types import STEPS, Type
-from stepnet.plan.passes.prune import prune
-from stepnet.rnn.gradient_runs import Halved
-from stepnet.rnn.layers import LayerPrograms, LayersProgram
-from stepnet.rnn.nets import call_on, in_order
-from stepnet.rnn.programs import keep
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.step import Spec
-from stepnet.values.structure import transform
+from stepnet.model.gradient_runs import Halved
+from stepnet.model.layers import LayerPrograms, LayersProgram
+from stepnet.model.nets import call_on, in_order
+from stepnet.model.programs import keep
+from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
 Arrays = Sequence[Array]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepnet.engines import Call
+from stepnet.compiler.targets import Call
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import StepError
 from stepnet.keras.array_call import FOLDERS, ArrayCall, check_not_exported
 from stepnet.keras.array_net import ArrayFunction, ArrayNet
@@ -21,7 +22,6 @@ from stepnet.keras.cells import NAMED, cells_in
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import Results
-from stepnet.net.types import ROWS, STEPS, Type
 
 keras: Any = installed()
 tree: Any = keras.tree

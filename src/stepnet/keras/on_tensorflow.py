@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import StepError
 from stepnet.keras.array_call import EXPORTED, ArrayCall, check_not_exported
 from stepnet.keras.array_net import Array, ArrayFunction, ArrayNet
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import Results
-from stepnet.net.types import ROWS, STEPS, Type
 
 tf: Any = installed("tensorflow")
 in_xla: Any = installed("tensorflow.python.ops.control_flow_util").GraphOrParentsInXlaContext

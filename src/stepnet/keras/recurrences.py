@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.step import Spec
 from stepnet.keras.cells import NamedStep, cells_in
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.step import Spec
+from stepnet.model.recurrence import RNN
 
 UNROLLED = 4
 """The number of steps in each iteration of the loop of a layer with unroll=True."""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, cast
 
+from stepnet.compiler.trace.reads import Latest, Reads, Source, of_classes, of_mapping, reads_of
 from stepnet.keras.cells import MASKS
 from stepnet.keras.installed import installed
-from stepnet.trace.reads import Latest, Reads, Source, of_classes, of_mapping, reads_of
 
 keras: Any = installed()
 

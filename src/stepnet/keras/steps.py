@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from traceback import walk_tb
 from typing import Any
 
+from stepnet.compiler.trace import draws
+from stepnet.compiler.trace.lines import line_of
+from stepnet.compiler.trace.reads import Reads
 from stepnet.errors import StepError, StepnetError
 from stepnet.keras.dropout import use_dropout_masks
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import pack_features, unpack_features
 from stepnet.keras.settings import attributes, reads_of_cell
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.recurrence import RNN
 from stepnet.torch.lines import LIBRARIES, is_users, line_of_error
 from stepnet.torch.trace import trace
-from stepnet.trace import draws
-from stepnet.trace.lines import line_of
-from stepnet.trace.reads import Reads
 
 keras: Any = installed()
 tree: Any = keras.tree

@@ -12,18 +12,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import transform
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
 from stepnet.keras.recurrences import LoopSettings, named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, StepArguments, trace_cell
-from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.programs import keep
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.layers import LayerPrograms
+from stepnet.model.programs import keep
+from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import Runnable
-from stepnet.trace.step import Spec
-from stepnet.values.structure import transform
 
 keras: Any = installed()
 tree: Any = keras.tree

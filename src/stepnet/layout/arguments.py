@@ -6,10 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.arguments import array_of, is_tensor, mapping
 from stepnet.errors import LayoutError
 from stepnet.layout.places import Array
 from stepnet.layout.sizes import Sizes
-from stepnet.values.arguments import array_of, is_tensor, mapping
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import flag, instance, is_one_of, mapping, shown
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
@@ -23,7 +24,6 @@ from stepnet.layout.report import Report, steps
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.solve import sizes_of
 from stepnet.layout.unmet import projections, unmet
-from stepnet.values.arguments import flag, instance, is_one_of, mapping, shown
 
 
 class RangeError(ConversionError):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.step import Step
 from stepnet.layout.semantics import Semantics
-from stepnet.trace import functions
-from stepnet.trace.step import Step
 
 Parameters = Mapping[str, Any]
 Function = Callable[[Any], Any]

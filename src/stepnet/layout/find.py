@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, cast
 
+from stepnet.compiler.values.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
@@ -24,7 +25,6 @@ from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import OpenSizesError, sizes_of, solved
-from stepnet.values.arguments import instance, mapping, whole
 
 MOST_SHOWN = 20
 MOST_TRIED = 1000  # the most candidates for the nearest record

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells import gated as cells
+from stepnet.compiler.values.arguments import dtype_name, flag
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
@@ -16,10 +17,9 @@ from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import sizes_of
-from stepnet.rnn.compose import Bidirectional, Layer, Stack
-from stepnet.rnn.merge import checked_merge
-from stepnet.rnn.recurrence import RNN
-from stepnet.values.arguments import dtype_name, flag
+from stepnet.model.compose import Bidirectional, Layer, Stack
+from stepnet.model.merge import checked_merge
+from stepnet.model.recurrence import RNN
 
 Blocks = dict[str, dict[str, Array]]  # of a direction of a layer: by parameter, then by gate
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from string import digits
 from typing import Any
 
+from stepnet.compiler.values.arguments import instance, mapping
+from stepnet.compiler.values.once import computed_once
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
 from stepnet.layout.sizes import Sizes
-from stepnet.values.arguments import instance, mapping
-from stepnet.values.once import computed_once
 
 KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "projection", "q": "its bias"}
 

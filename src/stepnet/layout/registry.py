@@ -4,9 +4,9 @@ from functools import cache
 from importlib import import_module
 
 import stepnet.layout.records as folder  # loaded first, as the function `records` hides the folder
+from stepnet.compiler.values.arguments import instance
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
-from stepnet.values.arguments import instance
 
 FILES = [
     "stepnet",

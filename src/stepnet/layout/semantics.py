@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
+from stepnet.compiler.values.arguments import is_one_of, shown
 from stepnet.errors import LayoutError
 from stepnet.layout.options import option
-from stepnet.values.arguments import is_one_of, shown
 
 GATES = {"rnn": "n", "gru": "rzn", "lstm": "ifgo", "mgu": "fn"}
 

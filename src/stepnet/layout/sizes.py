@@ -4,9 +4,9 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
+from stepnet.compiler.values.arguments import is_integer, whole
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
-from stepnet.values.arguments import is_integer, whole
 
 Shape = tuple[int, ...]
 MOST = {"layers": 1024, "directions": 2}  # the limits; of other sizes MOST_UNITS

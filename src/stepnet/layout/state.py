@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from stepnet.compiler.values.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array
 from stepnet.layout.damaged import damaged
 from stepnet.layout.find import Match, find, nearest
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
-from stepnet.rnn.compose import Layer
-from stepnet.values.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
+from stepnet.model.compose import Layer
 
 LAYOUTS = ("torch.rnn", "torch.gru", "torch.lstm", "torch.lstm_projection")
 ACTIVATIONS = {"simple_rnn": "tanh", "simple_rnn_relu": "relu"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
+from stepnet.compiler.values.arguments import flag, instance, whole
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array, one_dtype, size_mapping
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, RunnerWeights, answer
@@ -19,10 +21,8 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import sizes_of
-from stepnet.net.tolerance import ROUNDINGS, tolerance
+from stepnet.model.compose import Layer, recurrences
 from stepnet.ragged import Ragged
-from stepnet.rnn.compose import Layer, recurrences
-from stepnet.values.arguments import flag, instance, whole
 
 LENGTHS = (0, 1, 2, 7, 20, 33)
 

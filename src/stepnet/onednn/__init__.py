@@ -5,8 +5,8 @@ makes a layer from weights in any layout, and `augru` a GRU with attention. They
 stepnet[onednn], or set STEPNET_ONEDNN to the path of the library. `counters` returns cache statistics.
 """
 
-from stepnet.engines.calibration import Calibration
-from stepnet.engines.onednn.cache import Counts
+from stepnet.compiler.targets.calibration import Calibration
+from stepnet.compiler.targets.onednn.cache import Counts
 from stepnet.onednn.accuracy import Accuracy
 from stepnet.onednn.attention import augru
 from stepnet.onednn.caches import clear, counters

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.onednn.cache import MEGABYTE, Cache, Counts
-from stepnet.engines.onednn.padding import PADDINGS
-from stepnet.engines.onednn.primitives import PACKED
-from stepnet.engines.onednn.run import RUNS
-from stepnet.engines.onednn.training import WIDENED
+from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache, Counts
+from stepnet.compiler.targets.onednn.padding import PADDINGS
+from stepnet.compiler.targets.onednn.primitives import PACKED
+from stepnet.compiler.targets.onednn.run import RUNS
+from stepnet.compiler.targets.onednn.training import WIDENED
 
 Array = np.ndarray
 SMALL = 16 * 1024

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.onednn.primitives import Weights
-from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.primitives import Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
 from stepnet.errors import ConversionError
 from stepnet.layout import registry
 from stepnet.layout.convert import RangeError, convert

@@ -7,17 +7,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from stepnet.engines.calibration import Calibration, data_scale, weight_scales
-from stepnet.engines.onednn.library import Library, library
-from stepnet.engines.onednn.primitives import Weights
-from stepnet.engines.onednn.recurrence import Recurrence
-from stepnet.engines.onednn.run import ran
-from stepnet.engines.onednn.training import Training
+from stepnet.compiler.targets.calibration import Calibration, data_scale, weight_scales
+from stepnet.compiler.targets.onednn.library import Library, library
+from stepnet.compiler.targets.onednn.primitives import Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.run import ran
+from stepnet.compiler.targets.onednn.training import Training
+from stepnet.compiler.values.arguments import choice, flag, instance, mapping
+from stepnet.compiler.values.once import computed_once
 from stepnet.errors import InputError, RefusedError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, one_dtype
 from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
+from stepnet.model.recurrence import RNN
 from stepnet.onednn.accuracy import Accuracy, compared
 from stepnet.onednn.conversion import Source, converted
 from stepnet.onednn.pullback import Pullback
@@ -30,9 +33,6 @@ from stepnet.onednn.sequences import (
     listed,
     turned_places,
 )
-from stepnet.rnn.recurrence import RNN
-from stepnet.values.arguments import choice, flag, instance, mapping
-from stepnet.values.once import computed_once
 
 Array = np.ndarray
 

@@ -14,11 +14,11 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.engines.calibration import Calibration
+from stepnet.compiler.targets.calibration import Calibration
+from stepnet.compiler.values.arguments import array_of, choice, file_path, flag, shown
 from stepnet.errors import InputError, named
 from stepnet.onednn.caches import kept
 from stepnet.onednn.layer import DTYPE, DTYPES, Layer, check_calibration, layer
-from stepnet.values.arguments import array_of, choice, file_path, flag, shown
 
 Array = np.ndarray
 

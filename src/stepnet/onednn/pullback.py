@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.onednn.training import Tape
+from stepnet.compiler.targets.onednn.training import Tape
+from stepnet.compiler.values.arguments import mapping
 from stepnet.errors import InputError
 from stepnet.onednn.conversion import Source
 from stepnet.onednn.sequences import Arguments, state
-from stepnet.values.arguments import mapping
 
 Array = np.ndarray
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines.base import Call
-from stepnet.engines.onednn.padding import Padding, padding_of
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.onednn.padding import Padding, padding_of
+from stepnet.compiler.values.arguments import array_of, shown
 from stepnet.errors import InputError, named
 from stepnet.ragged import Ragged
 from stepnet.ragged.positions import Positions
-from stepnet.values.arguments import array_of, shown
 
 Array = np.ndarray
 

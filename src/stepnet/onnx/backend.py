@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import array_of, shown
 from stepnet.errors import InputError, ModelError
 from stepnet.files.onnx.graph import Constant, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.paths import library
 from stepnet.files.store import Store
-from stepnet.graph.array_model import ModelInput
-from stepnet.graph.graph import Graph
 from stepnet.importers.axes import JOINED, text_of
 from stepnet.importers.padding import behind
 from stepnet.importers.placed import Placed
 from stepnet.importers.pointwise import DTYPES, HALVES
+from stepnet.model.graph.array_model import ModelInput
+from stepnet.model.graph.graph import Graph
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import OnnxModel
-from stepnet.values.arguments import array_of, shown
 
 Array = np.ndarray
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepnet.compiler.net.types import STEPS
 from stepnet.errors import ModelError
-from stepnet.net.types import STEPS
 from stepnet.onnx.operators import Call, Rule
 from stepnet.onnx.scope import Value
 

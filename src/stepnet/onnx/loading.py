@@ -19,7 +19,9 @@ from stepnet.files.onnx.graph import DEPTH, Constant, Folder, Key, Node, Output,
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
-from stepnet.graph.array_model import (
+from stepnet.importers.padding import COMPARISONS
+from stepnet.importers.pointwise import DTYPES
+from stepnet.model.graph.array_model import (
     MOST_WAYS,
     ModelInput,
     check_agree,
@@ -29,9 +31,7 @@ from stepnet.graph.array_model import (
     usual,
     with_axes,
 )
-from stepnet.graph.graph import Graph
-from stepnet.importers.padding import COMPARISONS
-from stepnet.importers.pointwise import DTYPES
+from stepnet.model.graph.graph import Graph
 from stepnet.onnx.model import OnnxModel, unsupported
 
 Array = np.ndarray

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError, StepnetError
 from stepnet.files.onnx.graph import (
     DOMAINS,
@@ -28,7 +30,6 @@ from stepnet.files.onnx.graph import (
 )
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
-from stepnet.graph.array_model import ArrayModel, ModelInput
 from stepnet.importers.axes import BATCH, TIME, AxesError
 from stepnet.importers.call import MISFITS, Call
 from stepnet.importers.counts import COMPUTING, with_counts
@@ -38,11 +39,10 @@ from stepnet.importers.placed import Placed, Unusable, check_apart, constant
 from stepnet.importers.recurrent import RECURRENT
 from stepnet.importers.table import OPERATORS
 from stepnet.importers.values import repeated_at
-from stepnet.net.types import ROWS
+from stepnet.model.counting import length_of
+from stepnet.model.graph.array_model import ArrayModel, ModelInput
+from stepnet.model.nested import expand
 from stepnet.onnx.scans import loop, scan
-from stepnet.rnn.counting import length_of
-from stepnet.rnn.nested import expand
-from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Values = dict[Key, Placed]

@@ -5,10 +5,10 @@ Values that depend only on parameters are folded to constants of the model.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.ir import Net, Node, ancestors
+from stepnet.compiler.net.types import CONST, Extent
 from stepnet.errors import ModelError
-from stepnet.net.interpret import evaluated
-from stepnet.net.ir import Net, Node, ancestors
-from stepnet.net.types import CONST, Extent
 from stepnet.onnx.extents import EXTENTS
 from stepnet.onnx.operators import OPERATORS, Call, Rule
 from stepnet.onnx.scope import Scope, Value

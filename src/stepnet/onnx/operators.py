@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.net.ir import Node
-from stepnet.net.types import Type
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.types import Type
 from stepnet.onnx.scope import Scope, Value
 
 Array = np.ndarray

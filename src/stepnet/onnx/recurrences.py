@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Node, Recur
+from stepnet.compiler.net.types import CONST, ROWS, Type
+from stepnet.compiler.plan.recognise import Recognised, check, recognise
 from stepnet.errors import ConversionError
 from stepnet.files.model import Module
 from stepnet.files.onnx.modules import nodes_of
@@ -22,11 +25,8 @@ from stepnet.files.onnx.write import attributes_of, checked
 from stepnet.layout.convert import convert
 from stepnet.layout.records.stepnet import record
 from stepnet.layout.semantics import Semantics
-from stepnet.net.ir import Node, Recur
-from stepnet.net.types import CONST, ROWS, Type
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.scope import BATCH, Scope, Value
-from stepnet.plan.recognise import Recognised, check, recognise
 
 Array = np.ndarray
 FURTHER = {"p": "p[g:ifo h]", "P": "P[h y]"}

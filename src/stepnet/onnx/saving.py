@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.passes.sink import sink
+from stepnet.compiler.values.arguments import flag, instance, is_one_of, shown
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.files.onnx.drawing import Drawing
 from stepnet.files.onnx.tensor import Proto
 from stepnet.files.paths import library
-from stepnet.graph.graph import Graph
-from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.model.graph.graph import Graph
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.recurrences import recurrence
 from stepnet.onnx.scope import Scope, Value
-from stepnet.plan.passes.sink import sink
-from stepnet.values.arguments import flag, instance, is_one_of, shown
-from stepnet.values.structure import named_leaves
 
 LAYOUTS = {"NT": ("batch", "time"), "TN": ("time", "batch")}
 

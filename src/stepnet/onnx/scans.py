@@ -10,6 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.dtypes import computed
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TIME, AxesError, text_of
 from stepnet.importers.call import Call
@@ -18,11 +22,7 @@ from stepnet.importers.padding import fact_of
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.recurrent import padded_ends
 from stepnet.importers.sizes import STEPS, Size
-from stepnet.net.types import ROWS
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.step import Spec
-from stepnet.trace.traced import Traced, apply
-from stepnet.values.dtypes import computed
+from stepnet.model.recurrence import RNN
 
 OLD = 9
 """The opset since which a Scan has no separate batch axis."""

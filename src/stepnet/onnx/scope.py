@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import CONST, STEPS, Extent, Type
 from stepnet.errors import ModelError
 from stepnet.files.onnx.drawing import Drawing
 from stepnet.files.onnx.tensor import Proto
-from stepnet.net.types import CONST, STEPS, Extent, Type
 
 Array = np.ndarray
 TIME, BATCH = 0, 1

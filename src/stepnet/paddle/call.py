@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import Operation
 from stepnet.importers.call import Call
 from stepnet.importers.placed import Placed
 from stepnet.importers.table import OPERATORS
-from stepnet.values.arguments import shown
 
 OPSET = 17
 MEANINGS: Mapping[str, Any] = OPERATORS

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.importers.axes import TOKENS
@@ -11,7 +12,6 @@ from stepnet.importers.placed import Placed, constant
 from stepnet.importers.shaping import expand
 from stepnet.importers.sizes import product as joint
 from stepnet.paddle.call import PaddleCall
-from stepnet.values.arguments import shown
 
 NAMED = {each.name: each for each in DTYPES.values()}
 

@@ -13,7 +13,8 @@ from stepnet.files.paddle import parameters, pir, protobuf
 from stepnet.files.paddle.program import Array, Program, Variable
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
-from stepnet.graph.array_model import (
+from stepnet.importers.axes import FEATURE
+from stepnet.model.graph.array_model import (
     ModelInput,
     check_agree,
     check_names,
@@ -22,8 +23,7 @@ from stepnet.graph.array_model import (
     usual,
     with_axes,
 )
-from stepnet.graph.graph import Graph
-from stepnet.importers.axes import FEATURE
+from stepnet.model.graph.graph import Graph
 from stepnet.paddle.constants import dtype
 from stepnet.paddle.model import PaddleModel, needed
 from stepnet.paddle.operators import RULES

@@ -8,9 +8,9 @@ import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
 from stepnet.files.paddle.program import Operation, Program
-from stepnet.graph.array_model import ArrayModel
 from stepnet.importers.axes import AxesError
 from stepnet.importers.placed import Placed, check_apart, constant
+from stepnet.model.graph.array_model import ArrayModel
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.operators import RULES
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
 from stepnet.errors import ModelError
 from stepnet.importers import shaping
 from stepnet.importers.axes import AxesError, symbols_in
@@ -20,7 +21,6 @@ from stepnet.paddle import constants, sequences
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.constants import dtype
 from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
-from stepnet.trace import functions
 
 Rule = Callable[[PaddleCall], Any]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import AxesError, words
 from stepnet.importers.call import Call
@@ -17,10 +18,9 @@ from stepnet.importers.products import multiplied, product
 from stepnet.importers.recurrent import RECURRENT, rows_of
 from stepnet.importers.selecting import concatenate, sliced
 from stepnet.importers.values import reshaped
+from stepnet.model.recurrence import RNN
 from stepnet.paddle.call import OPSET, PaddleCall
 from stepnet.paddle.steps import ACTIVATIONS, GruStep, LstmStep
-from stepnet.rnn.recurrence import RNN
-from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Results = dict[str, Any]

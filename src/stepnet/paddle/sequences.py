@@ -3,8 +3,8 @@
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TOKENS, AxesError, text_of
 from stepnet.importers.placed import Placed, constant
+from stepnet.model.nested import expand, reduce, softmax_over_steps
 from stepnet.paddle.call import PaddleCall
-from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 
 
 def lookup(call: PaddleCall) -> Placed:

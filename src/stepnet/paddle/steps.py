@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.trace import functions
+from stepnet.compiler.trace import functions
 
 
 def same(x: Any) -> Any:

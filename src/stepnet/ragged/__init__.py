@@ -11,6 +11,7 @@ from typing import Any, NoReturn, SupportsIndex, cast, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from stepnet.compiler.values.arguments import array_of, kind
 from stepnet.errors import InputError
 from stepnet.ragged import arrow, lists, padded, torch
 from stepnet.ragged.offsets import (
@@ -26,7 +27,6 @@ from stepnet.ragged.offsets import (
     slice_of,
     turned_positions_of,
 )
-from stepnet.values.arguments import array_of, kind
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,9 +6,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from stepnet.compiler.values.arguments import array_of, whole
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, checked_features, number_dtype, offsets_of, path_of
-from stepnet.values.arguments import array_of, whole
 
 MOST_LEVELS = 32
 

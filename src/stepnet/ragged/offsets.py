@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.compiler.values.arguments import array_of, shown, whole
 from stepnet.errors import InputError
-from stepnet.values.arguments import array_of, shown, whole
 
 Array: TypeAlias = NDArray[Any]
 Offsets: TypeAlias = tuple[NDArray[np.int64], ...]

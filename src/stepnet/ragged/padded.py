@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.compiler.values.arguments import array_of, flag, is_integer, shown
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, checked_lengths, checked_values, offsets_of, positions_of
-from stepnet.values.arguments import array_of, flag, is_integer, shown
 
 MOST_STEPS = 2**40
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from stepnet.compiler.values.once import computed_once
 from stepnet.ragged.offsets import Array, offsets_of, positions_of
-from stepnet.values.once import computed_once
 
 LARGEST_KEY = 2**16
 """The bytes of positions up to which they have a key."""

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.compiler.values.arguments import flag
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, offsets_of, positions_of
-from stepnet.values.arguments import flag
 
 
 def _torch() -> Any:

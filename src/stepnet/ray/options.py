@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import InputError, named
 from stepnet.ray.installed import installed
-from stepnet.values.arguments import shown
 
 remote: Any = installed("ray").remote
 

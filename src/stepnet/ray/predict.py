@@ -5,15 +5,15 @@ from typing import Any
 
 from stepnet.arrow.predictor import MEMORY, Predictor
 from stepnet.arrow.runnable import Compiled
+from stepnet.compiler.values.arguments import kind
 from stepnet.errors import InputError
+from stepnet.model.program import Asked
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.ray.installed import installed
 from stepnet.ray.options import check_options
 from stepnet.ray.pickled import pickled
 from stepnet.ray.resources import pool, processors, worker_bytes
 from stepnet.ray.worker import ModelWorker
-from stepnet.rnn.program import Asked
-from stepnet.values.arguments import kind
 
 Dataset: Any = installed("ray.data").Dataset
 

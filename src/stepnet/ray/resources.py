@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-from stepnet.engines.threads import threads_set
+from stepnet.compiler.targets.threads import threads_set
+from stepnet.compiler.values.arguments import is_integer, shown, whole
 from stepnet.errors import InputError
 from stepnet.ray.installed import installed
-from stepnet.values.arguments import is_integer, shown, whole
 
 ActorPoolStrategy: Any = installed("ray.data").ActorPoolStrategy
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepnet.arrow.blocks import Batch
 from stepnet.arrow.predictor import Predictor
-from stepnet.engines.threads import set_threads, threads
+from stepnet.compiler.targets.threads import set_threads, threads
 from stepnet.errors import StepnetError
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.ray.installed import installed

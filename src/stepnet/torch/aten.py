@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.traced import refuse
 from stepnet.torch import over_steps, places, rules
 from stepnet.torch.rules import Result, as_bool, to
-from stepnet.trace import functions
-from stepnet.trace.traced import refuse
 
 Function = Callable[..., Any]
 

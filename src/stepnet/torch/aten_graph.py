@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from stepnet.compiler.net.types import CONST, ROWS, Type
+from stepnet.compiler.trace import draws
+from stepnet.compiler.trace.traced import refuse
 from stepnet.errors import StepError
-from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.lines import is_users, line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES
 from stepnet.torch.rewritten import REWRITTEN, Rewritten, refused
-from stepnet.trace import draws
-from stepnet.trace.traced import refuse
 
 torch: Any = pytorch("torch")
 fake_tensors: Any = pytorch("torch._subclasses.fake_tensor")

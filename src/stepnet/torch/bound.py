@@ -9,13 +9,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
-from stepnet.net.types import ROWS, STEPS
-from stepnet.rnn.batch import Batch, initial_arrays
-from stepnet.rnn.layers import LayersProgram
-from stepnet.rnn.pieces import Checkpoint
-from stepnet.rnn.programs import Programs, keep
-from stepnet.rnn.reading import Reading, call_of
+from stepnet.model.batch import Batch, initial_arrays
+from stepnet.model.layers import LayersProgram
+from stepnet.model.pieces import Checkpoint
+from stepnet.model.programs import Programs, keep
+from stepnet.model.reading import Reading, call_of
 from stepnet.torch.function import (
     AUTO,
     Differentiable,
@@ -28,7 +29,6 @@ from stepnet.torch.function import (
 )
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Place
-from stepnet.values.structure import leaves, rebuild
 
 torch: Any = pytorch("torch")
 BOUND = "_bound"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells.gated import CELLS, Cell
-from stepnet.rnn.compose import Bidirectional, Stack
-from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.model.recurrence import RNN
 
 NAMES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh", "P": "weight_hr"}
 """PyTorch's names of a cell's parameters, in the order in which its modules have them."""

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import StepError
-from stepnet.rnn.compose import Bidirectional, Stack
-from stepnet.rnn.layers import Layer
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.layers import Layer
+from stepnet.model.recurrence import RNN
 from stepnet.torch.layers import Layer as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
@@ -22,7 +23,6 @@ from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
 from stepnet.torch.sequences import PackedSequence
-from stepnet.trace.traced import Traced
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Call, Order, checked_engine
+from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.targets import Call, Order, checked_engine
 from stepnet.errors import InputError
-from stepnet.grad.gradient import vjp
-from stepnet.net.ir import Net
-from stepnet.plan.passes.prune import prune
-from stepnet.rnn.batch import Batch
-from stepnet.rnn.gradient_runs import GradientRun, Halved
-from stepnet.rnn.gradient_strategy import gradient_run
-from stepnet.rnn.gradients import GradientPrograms
-from stepnet.rnn.nets import run_net
-from stepnet.rnn.pieces import Checkpoint
-from stepnet.rnn.program import NetProgram
-from stepnet.rnn.reading import call_of
+from stepnet.model.batch import Batch
+from stepnet.model.gradient_runs import GradientRun, Halved
+from stepnet.model.gradient_strategy import gradient_run
+from stepnet.model.gradients import GradientPrograms
+from stepnet.model.nets import run_net
+from stepnet.model.pieces import Checkpoint
+from stepnet.model.program import NetProgram
+from stepnet.model.reading import call_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.untraced import untraced
 

@@ -7,7 +7,7 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 from collections.abc import Callable
 from typing import Any, cast
 
-from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors

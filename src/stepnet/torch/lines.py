@@ -1,5 +1,5 @@
 """The lines of the user's code in steps that call PyTorch: without PyTorch's, and as in
-`stepnet.trace.lines`.
+`stepnet.compiler.trace.lines`.
 """
 
 import inspect
@@ -8,8 +8,8 @@ import traceback
 from types import CodeType
 from typing import Any
 
+from stepnet.compiler.trace import lines
 from stepnet.torch.pytorch import pytorch
-from stepnet.trace import lines
 
 torch: Any = pytorch("torch")
 LIBRARIES = [os.path.dirname(os.path.abspath(torch.__file__)) + os.sep]

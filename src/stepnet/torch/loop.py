@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.rnn.batch import Batch
+from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.model.batch import Batch
 from stepnet.torch.pytorch import pytorch
-from stepnet.values.structure import leaves, rebuild
 
 torch: Any = pytorch("torch")
 Array = np.ndarray

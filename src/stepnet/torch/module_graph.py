@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stepnet.compiler.trace.lines import defined_at, written_at
+from stepnet.compiler.trace.reads import Latest, Reads
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, ModelError, StepError
-from stepnet.graph.graph import Graph
 from stepnet.importers.axes import Axis, is_rows
 from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
+from stepnet.model.graph.graph import Graph
 from stepnet.torch.aten_graph import Argument, graph_of
 from stepnet.torch.composite import FUNCTIONS, Layers
 from stepnet.torch.module_rules import RULES
@@ -20,11 +25,6 @@ from stepnet.torch.replay import Replay, Unknown
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
-from stepnet.trace.lines import defined_at, written_at
-from stepnet.trace.reads import Latest, Reads
-from stepnet.trace.step import Spec
-from stepnet.trace.traced import Traced, refuse
-from stepnet.values.structure import leaves, rebuild, transform
 
 torch: Any = pytorch("torch")
 LETTERS = {"N": SEQUENCES, "T": STEPS}

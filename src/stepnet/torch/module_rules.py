@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.importers.axes import (
     BATCH,
     ONE,
@@ -41,7 +42,6 @@ from stepnet.torch.module_sequences import (
 )
 from stepnet.torch.places import times
 from stepnet.torch.replay import Call, Order, Rule, aligned, at_extent, by_table, dims_of, is_size, torch_name
-from stepnet.trace.traced import Traced, refuse
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np

@@ -2,14 +2,14 @@
 
 from typing import Any, cast
 
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_of
 from stepnet.importers.placed import Placed, beside
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
-from stepnet.net.types import ROWS
 from stepnet.torch.replay import Call, Order, Unknown
-from stepnet.trace.traced import Traced, refuse
-from stepnet.values.structure import leaves, rebuild
 
 NO_STEPS = -1
 """The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""

@@ -16,10 +16,10 @@ from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import InputError
-from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, STEPS, Type
-from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import Runnable
 from stepnet.torch.cells import Sizes, program_of
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.traced import refuse
 from stepnet.importers.reductions import over_steps
-from stepnet.rnn.counting import length_of
-from stepnet.rnn.nested import expand
-from stepnet.trace.traced import refuse
+from stepnet.model.counting import length_of
+from stepnet.model.nested import expand
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.numpy_shapes import broadcast_to_features, in_every_row
+from stepnet.compiler.trace.traced import Traced, refuse, reshaped
+from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.torch.rules import Result
-from stepnet.trace.numpy_shapes import broadcast_to_features, in_every_row
-from stepnet.trace.traced import Traced, refuse, reshaped
-from stepnet.values.dtypes import kind_of_dtype
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np

@@ -7,10 +7,10 @@ in it, and its hooks are not: a trace holds them as they were.
 from collections.abc import Sequence
 from typing import Any
 
+from stepnet.compiler.trace import reads
+from stepnet.compiler.trace.reads import Reads, Source, of_classes, of_mapping, package_of
 from stepnet.errors import InputError, StepError
 from stepnet.torch.pytorch import pytorch
-from stepnet.trace import reads
-from stepnet.trace.reads import Reads, Source, of_classes, of_mapping, package_of
 
 torch: Any = pytorch("torch")
 modules: Any = pytorch("torch.nn.modules.module")

@@ -7,11 +7,14 @@ from uuid import uuid4
 
 import numpy as np
 
+from stepnet.compiler.trace.reads import Latest, Reads
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
-from stepnet.rnn.programs import keep
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.layers import LayerPrograms
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.programs import keep
+from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
@@ -22,9 +25,6 @@ from stepnet.torch.recording import is_recorded
 from stepnet.torch.sequences import Sequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
-from stepnet.trace.reads import Latest, Reads
-from stepnet.trace.step import Spec
-from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 
 torch: Any = pytorch("torch")
 RUNNABLE = "_runnable"

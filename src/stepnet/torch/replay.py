@@ -10,6 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.trace import draws
+from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.lines import written_at
+from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values.once import computed_once
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.axes import (
     BATCH,
@@ -26,18 +33,11 @@ from stepnet.importers.axes import (
 from stepnet.importers.placed import Placed, beside, two_orders
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.importers.values import reshaped, to_extent
-from stepnet.net.types import CONST, Extent
-from stepnet.rnn.counting import length_of
+from stepnet.model.counting import length_of
 from stepnet.torch.aten import ADVICE, TABLE, Row
 from stepnet.torch.aten_graph import Graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
-from stepnet.trace import draws
-from stepnet.trace.feature_axes import listed
-from stepnet.trace.lines import written_at
-from stepnet.trace.traced import Traced, refuse
-from stepnet.values.dtypes import COMPUTED
-from stepnet.values.once import computed_once
 
 torch: Any = pytorch("torch")
 READ: Any = torch.ops.aten._local_scalar_dense.default

@@ -6,10 +6,10 @@ The cells, and some others, are C++ code that needs the number of rows, which a 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stepnet.compiler.trace.feature_axes import listed
 from stepnet.errors import StepError
 from stepnet.torch.lines import calls_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.trace.feature_axes import listed
 
 torch: Any = pytorch("torch")
 fx_traceback: Any = pytorch("torch.fx.traceback")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.trace import functions
-from stepnet.trace.contractions import matrix_product
-from stepnet.trace.feature_axes import listed
-from stepnet.trace.traced import Traced, refuse, reshaped
+from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.contractions import matrix_product
+from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np

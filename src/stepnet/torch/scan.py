@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
-from stepnet.rnn.layers import LayerPrograms, LayersProgram
-from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
-from stepnet.rnn.programs import keep
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.layers import LayerPrograms, LayersProgram
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.programs import keep
+from stepnet.model.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES, makes_graph
 from stepnet.torch.sequences import PackedSequence, check_axes, named
 from stepnet.torch.untraced import untraced
-from stepnet.values.arguments import flag
-from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, transform
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
+from stepnet.model.batch import Batch
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
-from stepnet.rnn.batch import Batch
 from stepnet.torch.function import array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.values.structure import named_leaves
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence

@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.trace.lines import defined_at, written_at
+from stepnet.compiler.trace.reads import Reads
+from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import StepError
 from stepnet.importers.axes import BATCH, symbols_in
 from stepnet.importers.placed import Placed
-from stepnet.net.types import ROWS
 from stepnet.torch.aten_graph import Argument, Graph, graph_of
 from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.replay import Replay
-from stepnet.trace.lines import defined_at, written_at
-from stepnet.trace.reads import Reads
-from stepnet.trace.traced import Traced, refuse
-from stepnet.values.structure import leaves, named_leaves, rebuild
 
 torch: Any = pytorch("torch")
 

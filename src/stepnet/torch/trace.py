@@ -4,15 +4,15 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import array_of
+from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values.structure import arranged, leaves, skeleton, transform
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.recurrence import RNN
+from stepnet.model.recurrence import RNN
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import Unchanged
 from stepnet.torch.step import Function, TorchStep
-from stepnet.trace.step import Spec
-from stepnet.values.arguments import array_of
-from stepnet.values.dtypes import COMPUTED
-from stepnet.values.structure import arranged, leaves, skeleton, transform
 
 torch: Any = pytorch("torch")
 

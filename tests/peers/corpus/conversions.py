@@ -18,6 +18,7 @@ from peers.environments import HERE, python
 from tolerance import distance
 
 from stepnet.cli.options import choice
+from stepnet.compiler.net.tolerance import tolerance
 from stepnet.errors import StepnetError
 from stepnet.files.choice import Choice
 from stepnet.files.formats import Format, by_ending, read
@@ -28,8 +29,7 @@ from stepnet.files.stacks import stacked
 from stepnet.files.verified import read_back, weights
 from stepnet.layout.registry import record
 from stepnet.layout.report import Report
-from stepnet.net.tolerance import tolerance
-from stepnet.rnn.compose import Layer
+from stepnet.model.compose import Layer
 
 ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of its last one
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from stepnet.compiler.values.arguments import file_path, shown
 from stepnet.errors import FileError, InputError
-from stepnet.values.arguments import file_path, shown
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")
 """The endings of files that are taken from folders and globs."""

@@ -19,10 +19,10 @@ import numpy as np
 
 from stepnet.arrow.folders.tables import FILES, kind_of, open_arrow, open_native, read_errors
 from stepnet.arrow.runnable import Runnable
-from stepnet.net.digest import digest
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.trace.step import Spec
+from stepnet.model.blank import no_sequences
 from stepnet.ragged.arrow import pyarrow_module
-from stepnet.rnn.blank import no_sequences
-from stepnet.trace.step import Spec
 
 MARK, ROWS = b"stepnet", b"stepnet.rows"
 EXPLAINED = {

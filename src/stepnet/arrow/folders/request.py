@@ -14,12 +14,12 @@ from stepnet.arrow.folders.tables import FILES, TableFile
 from stepnet.arrow.folders.targets import COMPRESSIONS
 from stepnet.arrow.predictor import JOINED, Predictor, Selection, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
+from stepnet.compiler.values.arguments import choice, file_path, flag, instance
+from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
+from stepnet.model.program import Asked
 from stepnet.ragged.arrow import pyarrow_module
-from stepnet.rnn.program import Asked
-from stepnet.values.arguments import choice, file_path, flag, instance
-from stepnet.values.version import __version__
 
 FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
 

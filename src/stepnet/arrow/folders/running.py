@@ -19,13 +19,13 @@ from stepnet.arrow.folders.summary import Progress, Summary
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
+from stepnet.compiler.values.arguments import shown
 from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
-from stepnet.model_file import FileModel
+from stepnet.model.file import FileModel
+from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import list_axes
-from stepnet.rnn.program import Asked
-from stepnet.values.arguments import shown
 
 
 def run(

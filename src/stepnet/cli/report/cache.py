@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
-from stepnet.disk.settings import settings
+from stepnet.compiler.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
+from stepnet.compiler.disk.settings import settings
 from stepnet.explain.document import Item, Section, Table, headed
 from stepnet.explain.text import text
 

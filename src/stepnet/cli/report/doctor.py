@@ -18,14 +18,14 @@ from stepnet.cli.report.problems import (
     thread_problems,
 )
 from stepnet.cli.report.trial import try_engine
-from stepnet.engines import AUTO, engine_names
-from stepnet.engines.llvm.machine.target import host_name, target_texts
-from stepnet.engines.threads import threads_limit
+from stepnet.compiler.targets import AUTO, engine_names
+from stepnet.compiler.targets.cpu.machine.target import host_name, target_texts
+from stepnet.compiler.targets.threads import threads_limit
+from stepnet.compiler.values.packages import PACKAGES
+from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.document import FACTS, Section, Table
 from stepnet.explain.text import text
-from stepnet.values.packages import PACKAGES
-from stepnet.values.version import __version__
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepnet.cli.report.cache import Cache
-from stepnet.engines import AUTO
-from stepnet.engines.limits import VARIABLES, processors
-from stepnet.engines.onednn.library import MISSING, VARIABLE
-from stepnet.values.packages import LLVMLITE, PACKAGES
+from stepnet.compiler.targets import AUTO
+from stepnet.compiler.targets.limits import VARIABLES, processors
+from stepnet.compiler.targets.onednn.library import MISSING, VARIABLE
+from stepnet.compiler.values.packages import LLVMLITE, PACKAGES
 
 SHARED_MEMORY = Path("/dev/shm")
 ONEDNN = "pip install 'stepnet[onednn]'"

@@ -11,10 +11,10 @@ import sys
 
 import numpy as np
 
-from stepnet.engines import engine_named
+from stepnet.compiler.targets import engine_named
 from stepnet.errors import StepnetError
+from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
-from stepnet.rnn.recurrence import RNN
 
 UNITS = 4
 LENGTHS = (5, 0, 9)

@@ -22,8 +22,8 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.verify import Verdict
-from stepnet.model_file import FileModel, is_graph, is_paddle_program, read_model
-from stepnet.model_verdict import verify_models
+from stepnet.model.file import FileModel, is_graph, is_paddle_program, read_model
+from stepnet.model.verdict import verify_models
 from stepnet.ragged import Ragged
 
 SIZES = {"inputs": 5, "hidden": 7, "projected": 4}

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, cast
 
-from stepnet.engines import checked_engine
-from stepnet.net.tolerance import tolerance
+from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets import checked_engine
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.scan import ENGINE, LENGTHS

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.rnn.batch import Batch
-from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.program import NetProgram
-from stepnet.rnn.recurrence import RNN
+from stepnet.compiler.trace.step import Spec
+from stepnet.model.batch import Batch
+from stepnet.model.layers import LayerPrograms
+from stepnet.model.program import NetProgram
+from stepnet.model.recurrence import RNN
 from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.single import Single
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
-from stepnet.trace.step import Spec
 
 torch: Any = pytorch("torch")
 Step = Callable[[Any, Any, Any], Any]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Bound, Order, Results
-from stepnet.rnn.nets import call_on, parameters
-from stepnet.rnn.program import NetProgram
+from stepnet.compiler.targets import Bound, Order, Results
+from stepnet.model.nets import call_on, parameters
+from stepnet.model.program import NetProgram
 from stepnet.torch.function import call_in, tensor_of, view_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import dense_batch

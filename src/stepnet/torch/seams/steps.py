@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.cells.delta import gated_delta_rule, kda
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.cells.xlstm import divided
-from stepnet.trace.functions import sigmoid, silu, softplus
+from stepnet.compiler.trace.functions import sigmoid, silu, softplus
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""Serialization of values as plain data. To read it calls only the constructors of known classes.
+
+    JSON     rows: a table of objects, [class, fields...], each after the objects that it refers to; the value
+    blobs    the bytes of arrays and of `bytes`, end to end
+
+Numbers, texts, booleans and None are written as in JSON, and a tuple as a list. Everything else is an object
+with one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes} {"a":
+array}. Equal objects are written once, and become a single object again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+import numpy as np
+
+PLAIN = (int, float, str, bool, type(None))
+HEAD = 8
+"""The bytes of the field with the length of the JSON."""
+
+
+class NotDataError(Exception):
+    """Raised for a value that cannot be serialized."""
+
+
+class Form:
+    """A serializer of values that consist of objects of given dataclasses.
+
+    shortcuts: for classes whose checks take long, a function that makes an object from its fields without
+    checks.
+
+    >>> from stepnet.compiler.net.types import Literal, Type
+    >>> form = Form(Type, Literal)
+    >>> value = {"types": (Type(("rows",), (2,), "float32"),) * 2, "data": b"abc", "numbers": [1, 2.5, None]}
+    >>> form.unpacked(form.packed(value)) == value
+    True
+    """
+
+    def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
+        self.classes = {class_: place for place, class_ in enumerate(classes)}
+        self.names = [[field.name for field in fields(class_)] for class_ in classes]
+        self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
+
+    def packed(self, value: Any) -> bytes:
+        """Serializes a value; raises `NotDataError` for objects of other classes."""
+        writer = Writer(self)
+        text = json.dumps(
+            {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
+        ).encode()
+        return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
+
+    def unpacked(self, data: bytes) -> Any:
+        """Restores the value from its bytes."""
+        end = HEAD + int.from_bytes(data[:HEAD], "little")
+        document = json.loads(data[HEAD:end])
+        reader = Reader(self, memoryview(data)[end:])
+        for place, *row in document["rows"]:
+            reader.objects.append(self.makers[place](*map(reader.read, row)))
+        return reader.read(document["value"])
+
+
+class Writer:
+    """The state of a value that is being serialized: its rows and blobs."""
+
+    def __init__(self, form: Form) -> None:
+        """Begins without rows and blobs."""
+        self.form = form
+        self.rows = list[Any]()
+        self.known = dict[str, int]()
+        self.seen = dict[int, tuple[Any, int]]()
+        self.blobs = list[bytes]()
+        self.size = 0
+
+    def written(self, value: Any) -> Any:
+        """Converts a value to JSON; adds its objects to the rows, and its arrays to the blobs."""
+        kind = cast("type[Any]", type(value))
+        if kind in PLAIN:
+            return value
+        if kind is tuple:
+            return [self.written(item) for item in value]
+        if kind is list:
+            return {"l": [self.written(item) for item in value]}
+        if kind is dict:
+            return {"d": [[self.written(item) for item in pair] for pair in value.items()]}
+        if kind is frozenset:
+            return {"s": [self.written(item) for item in sorted(value)]}
+        if kind is bytes:
+            return {"b": self.blob(value)}
+        if kind is np.ndarray:
+            return {"a": self.array(value)}
+        if kind in self.form.classes:
+            return {"r": self.row(value)}
+        raise NotDataError(f"{kind.__qualname__} is not written as data")
+
+    def row(self, value: Any) -> int:
+        """Returns the index of an object's row, which is added if it is new."""
+        if id(value) in self.seen:
+            return self.seen[id(value)][1]
+        place = self.form.classes[type(value)]
+        row = [place, *(self.written(getattr(value, name)) for name in self.form.names[place])]
+        number = self.known.setdefault(json.dumps(row), len(self.rows))
+        if number == len(self.rows):
+            self.rows.append(row)
+        self.seen[id(value)] = value, number  # keeps the object alive, so that its id stays unique
+        return number
+
+    def blob(self, data: bytes) -> list[int]:
+        """Adds bytes to the blobs; returns their offset and their number."""
+        self.blobs.append(data)
+        self.size += len(data)
+        return [self.size - len(data), len(data)]
+
+    def array(self, value: np.ndarray) -> list[Any]:
+        """Adds an array to the blobs; returns its dtype and shape, and the offset and number of its bytes."""
+        if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
+            raise NotDataError(f"an array of {value.dtype} is not written as data")
+        return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
+
+
+class Reader:
+    """The state of a value that is being restored: its objects and blobs."""
+
+    def __init__(self, form: Form, blobs: memoryview) -> None:
+        self.form, self.blobs = form, blobs
+        self.objects = list[Any]()
+
+    def read(self, value: Any) -> Any:
+        """Converts a JSON value back to the value."""
+        kind = cast("type[Any]", type(value))
+        if kind is list:
+            return tuple([self.read(item) for item in value])
+        if kind is not dict:
+            return value
+        ((key, inside),) = value.items()
+        if key == "r":
+            return self.objects[inside]
+        if key == "l":
+            return [self.read(item) for item in inside]
+        if key == "d":
+            return {self.read(name): self.read(item) for name, item in inside}
+        if key == "s":
+            return frozenset(map(self.read, inside))
+        if key == "b":
+            return self.blob(*inside)
+        dtype, shape, *place = inside
+        return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
+
+    def blob(self, start: int, count: int) -> bytes:
+        """Returns `count` bytes of the blobs from an offset on."""
+        return bytes(self.blobs[start : start + count])

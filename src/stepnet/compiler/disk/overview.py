@@ -1,0 +1,99 @@
+"""The contents of the cache, whether it can be used, and how it is cleared: for `stepnet cache`."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stepnet.compiler.disk import entry
+from stepnet.compiler.disk.folder import NotUsableError, open_folder
+from stepnet.compiler.disk.settings import Settings
+from stepnet.compiler.disk.sources import sources
+from stepnet.compiler.disk.store import NAME, foreign, own_files, remove, write
+from stepnet.errors import FileError
+
+TRIAL = 2**16
+"""The bytes that are written to test whether the folder is writable."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """An entry of the cache.
+
+    name: the name of its file. bytes: its size on disk. used: the time of its last use, in seconds since
+    1970. hits: the number of its reads.
+    """
+
+    name: str
+    bytes: int
+    used: float
+    hits: int
+
+    @property
+    def kind(self) -> str:
+        """The kind of value: the ending of the file name."""
+        return self.name.rpartition(".")[2]
+
+
+def why_not(chosen: Settings) -> str | None:
+    """Tests if values can be stored, by writing a file; returns the reason if not, else None."""
+    if chosen.reason is not None or chosen.folder is None:
+        return chosen.reason
+    try:
+        sources("compiler/values")
+        with open_folder(chosen.folder, make=True) as folder:
+            name = f"{os.urandom(16).hex()}.trial"
+            write(folder, name, bytes(TRIAL))
+            remove(folder, name)
+    except NotUsableError as error:
+        return str(error)
+    except OSError as error:
+        return f"{chosen.folder} cannot be written to: {error.strerror}"
+    return None
+
+
+def entries(chosen: Settings) -> list[CacheEntry]:
+    """Lists all entries, the most recently used first; none if there is no private folder."""
+    listed = list[CacheEntry]()
+    if chosen.folder is not None:
+        with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
+            for name, status in own_files(folder):
+                if NAME.fullmatch(name):
+                    listed.append(CacheEntry(name, status.st_size, status.st_mtime, hits_of(folder, name)))
+    return sorted(listed, key=lambda each: -each.used)
+
+
+def foreign_names(chosen: Settings) -> list[str]:
+    """Lists names of entries that are links, folders or the like. Nothing removes these."""
+    if chosen.folder is not None:
+        with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
+            return foreign(folder)
+    return []
+
+
+def hits_of(folder: int, name: str) -> int:
+    """Reads the number of reads of an entry; 0 if the file cannot be read."""
+    with suppress(OSError):
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        try:
+            return entry.hits(os.read(descriptor, entry.BEGIN))
+        finally:
+            os.close(descriptor)
+    return 0
+
+
+def clear(chosen: Settings) -> int:
+    """Removes all entries except those in `foreign_names`; returns their number. Raises `FileError`
+    without permission.
+    """
+    if chosen.folder is None:
+        return 0
+    try:
+        with open_folder(chosen.folder, make=False) as folder:
+            names = [name for name, _ in own_files(folder)]
+            for name in names:
+                remove(folder, name)
+    except (NotUsableError, OSError) as error:
+        if not chosen.folder.exists():
+            return 0
+        raise FileError(f"the cache cannot be cleared: {error}") from None
+    return sum(NAME.fullmatch(name) is not None for name in names)

@@ -1,0 +1,60 @@
+"""A digest of the code that computed stored values, because other code may compute other values.
+
+It covers the facts by which Python decides whether bytecode is up to date: size and modification time of each
+source file. To read all files would take longer than to read the stored value.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.values.version import __version__
+
+PACKAGE = Path(__file__).resolve().parents[2]
+UNKNOWN = "so it cannot be checked that stored values are of this version"
+MODULES = (".py", ".pyc")
+"""The endings of module files; without sources these are `.pyc` files outside of `__pycache__`."""
+
+
+def sources(*folders: str) -> str:
+    """Returns a digest of the modules in these folders of the package, and of its version.
+
+    Raises `NotUsableError` if the files cannot be listed, as in a zip file.
+    """
+    return digest(__version__, *map(folder_digest, folders))
+
+
+@cache
+def folder_digest(folder: str) -> str:
+    """Returns a digest of the modules in one folder."""
+    with listing(PACKAGE / folder):
+        facts = sorted(facts_of(PACKAGE / folder))
+    if not facts:
+        raise NotUsableError(f"{PACKAGE / folder} has no modules, {UNKNOWN}")
+    return digest(folder, tuple(facts))
+
+
+@contextmanager
+def listing(folder: Path) -> Generator[None]:
+    """Context that turns errors into a `NotUsableError` saying that a folder cannot be listed."""
+    try:
+        yield
+    except OSError as error:
+        raise NotUsableError(f"{folder} cannot be listed ({error.strerror}), {UNKNOWN}") from None
+
+
+def facts_of(folder: Path) -> list[tuple[str, int, int]]:
+    """Lists the path, size and time of each module in a folder, at any depth."""
+    facts = list[tuple[str, int, int]]()
+    with os.scandir(folder) as files:
+        for file in files:
+            if file.name.endswith(MODULES):
+                status = file.stat()
+                facts.append((os.path.relpath(file.path, PACKAGE), status.st_size, status.st_mtime_ns))
+            elif file.is_dir() and file.name != "__pycache__":
+                facts += facts_of(Path(file.path))
+    return facts

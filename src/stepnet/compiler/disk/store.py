@@ -1,0 +1,171 @@
+"""Entries on disk, by kind and key: reads, writes and evictions.
+
+A call never fails because of the cache. An entry that cannot be read is computed again, and an entry that
+cannot be written is not stored. `COUNTS` counts both in this process, and `stepnet cache` says why the folder
+cannot be used.
+
+Several processes may use a folder at the same time. A file is written under a unique name and then renamed,
+so others see the complete file or nothing. There are no locks: processes that compute the same entry write
+the same bytes.
+"""
+
+import errno
+import os
+import re
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+from stepnet.compiler.disk import entry
+from stepnet.compiler.disk.folder import NotUsableError, not_private, open_folder
+from stepnet.compiler.disk.settings import Settings, settings
+
+NAME = re.compile(r"[0-9a-f]{32}\.[a-z]+")
+UNFINISHED = re.compile(r"[0-9a-f]{32}\.[a-z]+\.new-[0-9a-f]{16}")
+STALE = 3600.0
+"""The age in seconds from which an unfinished file is a leftover of a killed process."""
+ROOM = 0.9
+"""The fraction of the size limit that is in use after an eviction."""
+
+COUNTS = Counter[str]()
+"""Counts of this process: hits, misses, rejected (misses because of invalid entries), stored,
+failed writes.
+"""
+
+
+def is_used() -> bool:
+    """Tells if the settings turn the cache on."""
+    chosen = settings()
+    return chosen.reason is None and chosen.folder is not None
+
+
+def get(kind: str, key: str) -> bytes | None:
+    """Returns the payload stored under a key of 32 hexadecimal digits; None if there is none."""
+    chosen = settings()
+    if chosen.reason is not None or chosen.folder is None:
+        return None
+    payload = None
+    with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
+        payload = read(folder, f"{key}.{kind}", chosen)
+    COUNTS["misses" if payload is None else "hits"] += 1
+    return payload
+
+
+def read(folder: int, name: str, chosen: Settings) -> bytes | None:
+    """Returns the payload of a file and counts the read in it; None if it is missing or invalid."""
+    try:
+        descriptor = open_entry(folder, name)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not_private(status) or status.st_size > chosen.most:
+            COUNTS["rejected"] += 1
+            return None
+        data = read_all(descriptor, status.st_size)
+        payload = entry.read(name, data)
+        if payload is None:
+            COUNTS["rejected"] += 1
+            return None
+        with suppress(OSError):  # the folder may be read-only
+            os.pwrite(descriptor, entry.HITS.pack(min(entry.hits(data) + 1, 2**63)), entry.HITS_AT)
+        return payload
+    finally:
+        os.close(descriptor)
+
+
+def open_entry(folder: int, name: str) -> int:
+    """Opens a file for reading and, if permitted, writing; links are not followed. Returns its descriptor."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(name, os.O_RDWR | flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise
+        return os.open(name, os.O_RDONLY | flags, dir_fd=folder)
+
+
+def read_all(descriptor: int, size: int) -> bytes:
+    """Reads the first `size` bytes of a file, or all if there are fewer."""
+    pieces = list[bytes]()
+    while size > 0 and (piece := os.read(descriptor, size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def put(kind: str, key: str, payload: bytes) -> None:
+    """Stores a payload under a key, if possible."""
+    chosen = settings()
+    if chosen.reason is not None or chosen.folder is None:
+        return
+    data = entry.file_contents(f"{key}.{kind}", payload)
+    if len(data) > chosen.most:
+        COUNTS["failed"] += 1
+        return
+    try:
+        with open_folder(chosen.folder, make=True) as folder:
+            write(folder, f"{key}.{kind}", data)
+            evict(folder, chosen.most)
+    except (NotUsableError, OSError):
+        COUNTS["failed"] += 1
+    else:
+        COUNTS["stored"] += 1
+
+
+def write(folder: int, name: str, data: bytes) -> None:
+    """Writes a file atomically; raises `OSError`."""
+    unfinished = f"{name}.new-{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished, dir_fd=folder)
+        raise
+
+
+def evict(folder: int, most: int) -> None:
+    """Removes leftovers of killed processes, and, above `most` bytes, the least recently used entries."""
+    files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
+    total = sum(status.st_size for _, status in files)
+    goal = most * ROOM if total > most else total
+    now = time.time()
+    for name, status in files:
+        stale = UNFINISHED.fullmatch(name) is not None and now - status.st_mtime > STALE
+        if stale or total > goal:
+            remove(folder, name)
+            total -= status.st_size
+
+
+def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields the names and status of the cache's files, including unfinished ones."""
+    return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
+
+
+def foreign(folder: int) -> list[str]:
+    """Lists folders, links and pipes that have the name of an entry. Only users make these, so they stay."""
+    return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
+
+
+def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields the names and status of everything that has the name of a file of the cache."""
+    for name in os.listdir(folder):
+        if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
+            with suppress(FileNotFoundError):  # another process may have evicted it
+                yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def remove(folder: int, name: str) -> None:
+    """Removes a file, if another process has not removed it already."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)

@@ -1,0 +1,162 @@
+"""Recurrences that are trained in blocks of steps: which are, and of how many.
+
+    recur(x; S' = a * S + k * v)     ->     recur(4 steps of x; S' = a4 * S + k1 * v1 + ... + k4 * v4)
+
+A gradient keeps the memory ahead of each step, a matrix, and reads it again. For blocks of steps that are one
+step (`together.py`) it keeps one for each block; and as no step has a matrix of its own then
+(`distribute.py`), the steps of a block share the passes over it.
+
+A matrix fits if it is linear in the one before it, and if all else reads it in sums. A body may have other
+memories besides, which are computed step by step inside a block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepnet.compiler.net.ir import Net, Node, Recur
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.passes.block_steps import together
+from stepnet.compiler.plan.passes.distribute import distribute, linear_values
+from stepnet.compiler.plan.schedule import is_nested
+
+SIZES = (2, 4, 8)
+"""Of how many steps blocks may be."""
+OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
+"""What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
+kept and read again, and for each number of a matrix a sum over it, or a term of it, that registers do not
+hold. As measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks")."""
+WORTH = 0.9
+"""Blocks cost less than this part of single steps, or there are none: a matrix of 16 x 16 takes 1.25 times as
+long in blocks of two, where the cost is 0.97 of that of single steps."""
+STREAMS = 10
+"""How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """How many steps of a recurrence are trained at a time. recur: the recurrence whose step is that many.
+    reason: why there are no blocks, where it is one.
+
+    >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
+    1 step: no memory is a matrix
+    """
+
+    size: int
+    recur: Recur
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
+
+
+def block_choices(net: Net) -> dict[int, BlockChoice]:
+    """How many steps each recurrence of a net is trained in at a time, by their numbers."""
+    recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
+    if is_nested(net):
+        return {
+            n: BlockChoice(1, recur, "a sequence has sequences inside") for n, recur in recurrences.items()
+        }
+    return {
+        number: block_choice(recur)
+        if net.type_of(net.nodes[number].inputs[0]).extent == STEPS
+        else BlockChoice(1, recur, "its sequences are not those of the call")
+        for number, recur in recurrences.items()
+    }
+
+
+def block_choice(recur: Recur) -> BlockChoice:
+    """How many steps a block of a recurrence has: where blocks pay, the number that costs least."""
+    fitting = matrices(recur)
+    if isinstance(fitting, str):
+        return BlockChoice(1, recur, fitting)
+    blocks = {count: in_blocks(recur, fitting, count) for count in SIZES}
+    single = cost(recur, fitting, recur.body)
+    parts = {count: cost(recur, fitting, made.body) / count / single for count, made in blocks.items()}
+    best = min(SIZES, key=parts.__getitem__)
+    if parts[best] < WORTH:
+        return BlockChoice(best, blocks[best])
+    reason = f"blocks of {best} would cost {parts[best]:.2f} of single steps, and pay below {WORTH}"
+    return BlockChoice(1, recur, reason)
+
+
+def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
+    """The recurrence of blocks of so many steps. fitting: the memories that `matrices` gives."""
+    made = together(recur, count)
+    places = [recur.memories.index(memory) for memory in fitting]
+    body = distribute(made.body, [made.memories[place] for place in places], made.memories)
+    return replace(made, body=body)
+
+
+# ---- which -------------------------------------------------------------------------------------------------
+
+
+def matrices(recur: Recur) -> tuple[int, ...] | str:
+    """The memories that are matrices and fit; a reason where none does."""
+    body = recur.body
+    if recur.precision is not None and recur.precision.is_low:
+        return f"its products are in {recur.precision.dtype}"
+    if any(node.operation == "index" for node in body.nodes):
+        return "a step asks how many were before"
+    if any(type_.extent not in (CONST, ROWS) for node in body.nodes for type_ in node.types):
+        return "a step has sequences inside"
+    found = [number for number in recur.memories if is_matrix(body.nodes[number])]
+    if not found:
+        return "no memory is a matrix"
+    reasons = {number: unfit(recur, number) for number in found}
+    fitting = tuple(number for number, reason in reasons.items() if reason is None)
+    return fitting or next(reason for reason in reasons.values() if reason is not None)
+
+
+def is_matrix(node: Node) -> bool:
+    """Whether a value has two axes or more, of floating-point numbers."""
+    return node.type.is_float and sum(size > 1 for size in node.type.shape) > 1
+
+
+def unfit(recur: Recur, memory: int) -> str | None:
+    """The reason why a memory does not fit; None if it does."""
+    body, users = recur.body, recur.body.users()
+    name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)
+    after = recur.following[recur.memories.index(memory)]
+    for number in sorted(linear):
+        node = body.nodes[number]
+        others = [body.type_of(n).size for n in node.inputs if n not in linear]
+        if node.operation == "multiply" and max(others) == node.type.size:
+            return f"{name} is multiplied by a value that is as large{where(node)}"
+        for user in users[number]:
+            reader = body.nodes[user]
+            if user not in linear and reader.operation != "sum":
+                return f"{name} is read by {reader.operation}, not by a sum{where(reader)}"
+        if number in recur.outputs or (number != after and number in recur.following):
+            return f"{name} is a result as a whole{where(node)}"
+    if after not in linear:
+        return f"the next {name} is not linear in {name}{where(body.nodes[after])}"
+    return None
+
+
+def where(node: Node) -> str:
+    """The user's line, where it is known."""
+    return f", at {node.source}" if node.source else ""
+
+
+# ---- how many ----------------------------------------------------------------------------------------------
+
+
+def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
+    """About what a step or a block costs in training: operations on one number of a matrix.
+
+    fitting: the memories that `matrices` gives. body: that of the recurrence, or of its blocks.
+    """
+    large = min(recur.body.type_of(number).size for number in fitting)
+    kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)
+    total, streams, widest = BYTE * kept, 0, large
+    summed = {node.inputs[0] for node in body.nodes if node.operation == "sum"}
+    for number, node in enumerate(body.nodes):
+        if node.kind not in ("pointwise", "reduce") or len(node.types) != 1:
+            continue
+        size = max([node.type.size, *(body.type_of(operand).size for operand in node.inputs)])
+        total += size * (OPERATION if size >= large else SMALL)
+        if size >= large and (
+            node.kind == "reduce" or (node.operation == "multiply" and number not in summed)
+        ):
+            streams, widest = streams + 1, max(widest, size)
+    return total + STREAM * widest * max(0, streams - STREAMS)

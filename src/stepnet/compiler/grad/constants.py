@@ -1,0 +1,31 @@
+"""Constants that a body computes moved out of it.
+
+    recur(x, W): x @ W[:, :4]   ->   A = W[:, :4]
+                                     recur(x, A): x @ A
+
+So every parameter of a body is an input of it or a number. This is needed because the adjoint of a body
+returns sums for its inputs only.
+"""
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.plan.passes.rewrite import rewritten, with_constants_outside
+from stepnet.compiler.plan.passes.when import is_constant
+
+
+def constants_outside(net: Net) -> Net:
+    """The net whose bodies compute no constants."""
+    return rewritten(net, moved)
+
+
+def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence whose body computes no constants; None for all that is no recurrence."""
+    node = net.nodes[number]
+    if node.operation != "recur":
+        return None
+    body = constants_outside(node.recur.body)
+    computed = {
+        n
+        for n, inside in enumerate(body.nodes)
+        if is_constant(inside) and inside.operation not in ("input", "constant")
+    }
+    return with_constants_outside(builder, node, body, computed, operands)

@@ -1,0 +1,148 @@
+"""Adjoints of operations within one element: views, reductions and scans over feature axes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepnet.compiler.grad.value import Value, joined
+from stepnet.compiler.net.ir import Node
+
+Array = np.ndarray
+Cotangents = tuple[Value | None, ...]
+
+# ---- views: a number goes back where it came from ----------------------------------------------------------
+
+
+def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The cotangent at the sliced features, and zeros elsewhere."""
+    for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
+        read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
+        d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
+    return (d,)
+
+
+def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """Each feature gets the sum of the cotangents of its copies."""
+    axis: int = node.attributes["axis"]
+    size = x.type.shape[axis]
+    return (put_back(d, axis, [index % size for index in node.attributes["indices"]], size),)
+
+
+def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
+    """A value along an axis of `size` with the entries of d at the indices `read`, and zeros elsewhere.
+
+    axis: counted from the end. An index that was read several times has the sum.
+    """
+    if list(read) == list(range(size)):
+        return d
+    shape = list(d.type.shape)
+
+    def zeros(count: int) -> list[Value]:
+        shape[axis] = count
+        return [d.zeros(*shape)] if count else []
+
+    if not read:
+        return zeros(size)[0] if size else d
+    if list(read) == list(range(read[0], read[-1] + 1)):
+        return joined(axis, *zeros(read[0]), d, *zeros(size - read[-1] - 1))
+    padded, total = joined(axis, d, *zeros(1)), None
+    places: list[list[int]] = [[place for place, index in enumerate(read) if index == n] for n in range(size)]
+    for turn in range(max(map(len, places))):
+        chosen = tuple(place[turn] if turn < len(place) else len(read) for place in places)
+        part = padded.take(axis, chosen)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def reshape(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The cotangent in the shape of the operand."""
+    return (d.reshape(*x.type.shape),)
+
+
+def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The axes back in their order."""
+    order = tuple(np.argsort(node.attributes["order"]).tolist())
+    return (d.apply("transpose", order=order),)
+
+
+def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The cotangent, which is summed over the broadcast axes as for any operation that broadcasts."""
+    return (d,)
+
+
+def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
+    """Each part gets the cotangent of its features."""
+    axis: int = node.attributes["axis"] % y.rank
+    gradients: list[Value] = []
+    start = 0
+    for part in parts:
+        stop = start + part.type.shape[axis]
+        gradients.append(d.slice(axis, start, stop))
+        start = stop
+    return tuple(gradients)
+
+
+# ---- reductions --------------------------------------------------------------------------------------------
+
+
+def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
+    """A reduced value broadcast back along the reduced axes."""
+    over = {axis % like.rank for axis in axes}
+    kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
+    return value.reshape(*kept).broadcast(*like.type.shape)
+
+
+def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """Each term gets the cotangent of the sum."""
+    return (spread(d, node.attributes["axes"], x),)
+
+
+def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The cotangent goes to the maximum (or minimum), divided among equal ones.
+
+    The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
+    need equal the y of the forward pass.
+    """
+    axes: tuple[int, ...] = node.attributes["axes"]
+    again = x.apply(node.operation, axes=axes)
+    those = x.apply("equal", spread(again, axes, x)).cast(x.type.dtype)
+    count = those.sum(*axes)
+    return (spread(d / count, axes, x) * those,)
+
+
+# ---- scans -------------------------------------------------------------------------------------------------
+
+
+def turned(value: Value, axis: int) -> Value:
+    """The features of one axis from the last to the first."""
+    return value.slice(axis, value.type.shape[axis] - 1, -1, -1)
+
+
+def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """The inclusive suffix sum of the cotangent."""
+    axis: int = node.attributes["axis"]
+    return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
+
+
+def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """For each number j the sum over i >= j of d_i times the product of all others up to i.
+
+    There is no division by the number itself, so the result is right where it is 0: the products between j
+    and i are scans of a matrix whose row j has ones up to j.
+    """
+    axis: int = node.attributes["axis"] % x.rank
+    last, order = x.rank - 1, list(range(x.rank))
+    order[axis], order[last] = order[last], order[axis]
+
+    def moved(value: Value) -> Value:
+        return value if axis == last else value.apply("transpose", order=tuple(order))
+
+    d, x, y = moved(d), moved(x), moved(y)
+    *others, size = x.type.shape
+    mask = x.constant(np.triu(np.ones((size, size)), 1))
+    between = x.reshape(*others, 1, size) * mask + (1 - mask)
+    products = between.apply("cumprod", axis=-1) * x.constant(np.triu(np.ones((size, size))))
+    after = (products * d.reshape(*others, 1, size)).sum(-1)
+    before = joined(-1, x.zeros(*others, 1) + 1, *([y.slice(last, 0, size - 1)] if size > 1 else []))
+    return (moved(before * after),)

@@ -1,0 +1,49 @@
+"""The forward net inside the gradient net: the same values, with recurrences that save values for the
+backward pass.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from stepnet.compiler.grad.saved import saved_values
+from stepnet.compiler.net.ir import Builder, Net
+
+
+@dataclass
+class Forward:
+    """The copies of a net's values in the gradient net.
+
+    place: for each node, its copy.
+    saved: for each recurrence: the saved nodes of its body, and the nodes of their values at every step.
+
+    A recurrence saves everything that could be read; the pass `prune` removes what is not read.
+    """
+
+    place: dict[int, int] = field(default_factory=dict[int, int])
+    saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
+
+    def copy(self, builder: Builder, net: Net) -> "Forward":
+        """The copies completed: all nodes of the net that are not there yet are added."""
+        for number, node in enumerate(net.nodes):
+            if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):
+                continue
+            if node.operation == "recur":
+                self.recur(builder, net, number)
+            else:
+                self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
+        return self
+
+    def recur(self, builder: Builder, net: Net, number: int) -> None:
+        """Copies a recurrence, with the values that it saves as further outputs, and the results that the net
+        reads.
+        """
+        recur = net.nodes[number].recur
+        saved = saved_values(recur)
+        body = replace(recur.body, results=(*recur.outputs, *saved, *recur.following))
+        operands = [self.place[operand] for operand in net.nodes[number].inputs]
+        results = replace(recur, body=body).add_results(builder, operands)
+        own = len(recur.outputs)
+        self.saved[number] = dict(zip(saved, results.outputs[own:], strict=True))
+        made = [*results.outputs[:own], *results.memories]
+        for place, node in enumerate(net.nodes):
+            if node.operation == "result" and node.inputs[0] == number:
+                self.place[place] = made[node.attributes["of"]]

@@ -1,0 +1,90 @@
+"""The gradient of a net, as a net.
+
+    net(x, W):                            vjp(net)(x, W, dy):
+      y = tanh(x @ W)        ->             y = tanh(x @ W)
+      return y                              da = dy * (1 - y * y)
+                                            return y, da @ W.T, contract(x, da)
+
+It is a net like any other: passes, engines and gradients take it.
+"""
+
+from collections.abc import Sequence
+
+from stepnet.compiler.grad.constants import constants_outside
+from stepnet.compiler.grad.forward import Forward
+from stepnet.compiler.grad.handover import handed_over
+from stepnet.compiler.grad.recurrence import transpose
+from stepnet.compiler.grad.sweep import Sweep
+from stepnet.compiler.grad.value import Value
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.plan.passes.chain import chain
+from stepnet.compiler.plan.passes.fold import fold
+from stepnet.compiler.plan.passes.narrow import any_low
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.plan.passes.split import split
+from stepnet.compiler.plan.passes.split_concat_matmul import part
+from stepnet.compiler.values.collector import paused_collector
+from stepnet.errors import RefusedError
+
+
+def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
+    """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
+
+    Its inputs are those of the net, and then one for each floating-point result: the cotangent of that.
+    wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
+    default.
+
+    The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of a function without rounding, at
+    the values that rounding gave, and each of its products and contracts rounds both sides. The cotangents of
+    parameters are float32.
+
+    >>> from stepnet.compiler.net.types import CONST, STEPS, Type
+    >>> builder = Builder()
+    >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> W = builder.input(Type(CONST, (2, 3), "float32"), "W")
+    >>> print(vjp(builder.net([builder.add("matmul", x, W)])))
+    net(
+        x: rows/steps f32[2],
+        W: const f32[2, 3],
+        d_0: rows/steps f32[3],
+    ):
+      %3 = matmul x W : rows/steps f32[3]
+      %4 = transpose W order=(1,0) : const f32[3, 2]
+      %5 = matmul d_0 %4 : rows/steps f32[2]
+      %6 = contract x d_0 : const f32[2, 3]
+      return %3, %5, %6
+    """
+    if any_low(net, ("int8",)):
+        raise RefusedError(
+            "a recurrence in int8 has no gradient: train the one that `quantize` was given, in float32 or "
+            "bfloat16, and quantize it again"
+        )
+    with paused_collector():
+        return joint_net(net, wanted)
+
+
+def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
+    """The same; makes many objects."""
+    # Products in a row become one here: a half that does not save what is between would make them one later,
+    # and round otherwise than a half that saves it.
+    for rewrite in (prune, fold, part, chain, constants_outside):
+        net = rewrite(net)
+    types = [net.type_of(number) for number in net.inputs]
+    if wanted is None:
+        wanted = [place for place, type_ in enumerate(types) if type_.is_float]
+    builder = Builder()
+    place = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
+    seeds = {
+        result: Value(builder, builder.input(net.type_of(number).computed, f"d_{result}"))
+        for result, number in enumerate(net.results)
+        if net.type_of(number).is_float
+    }
+    sweep = Sweep(builder, net, Forward(place).copy(builder, net), transpose)
+    for result, seed in seeds.items():
+        sweep.add(net.results[result], seed)
+    sweep.run()
+    cotangents = [sweep.of_input(net.inputs[place]).number for place in wanted]
+    joint = builder.net([*(sweep.forward.place[number] for number in net.results), *cotangents])
+    for rewrite in (prune, split, handed_over, prune, fold):
+        joint = rewrite(joint)
+    return joint

@@ -1,0 +1,64 @@
+"""A gradient net split into a forward half, which runs before the cotangents are known, and a backward half.
+
+    y, dx, dW of x, W, dy   ->   forward   y, saved...  of x, W
+                                 backward  dx, dW       of x, W, dy, saved...
+
+The saved values are those of the forward half that the backward half reads. Constants and their expansions
+are recomputed.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.net.ir import Builder, Net, ancestors, with_inputs
+from stepnet.compiler.plan.passes.when import is_constant, known_once
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two halves.
+
+    saved: the number of saved values: the last results of the forward net, and the last inputs of the
+    backward net.
+    """
+
+    forward: Net
+    backward: Net
+    saved: int
+
+
+def halves(net: Net, inputs: int, results: int) -> Halves:
+    """The halves of a gradient net, whose first `inputs` inputs and `results` results are those of the
+    original net.
+    """
+    cotangents = net.inputs[inputs:]
+    late = set(cotangents)
+    for number, node in enumerate(net.nodes):
+        if late & set(node.inputs):
+            late.add(number)
+    once = known_once(net)
+
+    def is_made_again(number: int) -> bool:
+        node = net.nodes[number]
+        repeats = node.operation == "expand" and node.inputs[0] in once
+        return node.operation == "input" or repeats or (is_constant(node) and number in once)
+
+    wanted = net.results[results:]
+    needed = ancestors(net.nodes, wanted)
+    read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(wanted)
+    saved = sorted(number for number in read - late if not is_made_again(number))
+    forward, backward = Builder(), Builder()
+    place = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
+    first = [*net.results[:results], *saved]
+    for number in sorted(ancestors(net.nodes, first) - place.keys()):
+        place[number] = forward.copy(
+            net.nodes[number], [place[operand] for operand in net.nodes[number].inputs]
+        )
+    made = with_inputs(forward, [place[n] for n in net.inputs[:inputs]], [place[n] for n in first])
+    place = {n: backward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
+    place |= {n: backward.input(net.type_of(n), f"saved{n}") for n in saved}
+    order = list(place.values())
+    for number in sorted(needed):
+        node = net.nodes[number]
+        if number not in place and (number in late or is_made_again(number)):
+            place[number] = backward.copy(node, [place[operand] for operand in node.inputs])
+    return Halves(made, with_inputs(backward, order, [place[n] for n in wanted]), len(saved))

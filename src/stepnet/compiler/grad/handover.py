@@ -1,0 +1,151 @@
+"""Minimises the bytes that a forward recurrence saves for the backward recurrence.
+
+    forward gives  a = x @ W, all of it          forward gives  b = a[512:]
+    backward       b = a[512:]; d * b      ->    backward       d * b
+
+The transposed step begins with cheap functions of saved values, which may be computed on either side. So the
+values to save are a minimum cut (`compiler/net/cut.py`) between those that must be saved and those that the
+rest of the transposed step reads.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stepnet.compiler.net.cut import is_expensive, smallest_cut
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net.types import ROWS
+
+
+@dataclass(frozen=True)
+class Handover:
+    """The values that one recurrence of a net saves for another.
+
+    saved: for inputs of the later body, the positions of the outputs of the earlier recurrence that they
+        read.
+    moved: nodes of the later body that the earlier recurrence computes and saves instead.
+    """
+
+    saved: dict[int, int]
+    moved: tuple[int, ...]
+
+
+def handed_over(net: Net) -> Net:
+    """The net in which recurrences save the fewest bytes for later ones."""
+    saves = {(by, to): handover for by, to, handover in handovers(net)}
+    builder = Builder()
+    place: dict[int, int] = {}
+    results_of: dict[int, list[int]] = {}
+    extra: dict[tuple[int, int], list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        operands = [place[operand] for operand in node.inputs if operand in place]
+        if node.operation == "result" and node.inputs[0] in results_of:
+            place[number] = results_of[node.inputs[0]][node.attributes["of"]]
+        elif node.operation != "recur":
+            place[number] = builder.copy(node, operands)
+        else:
+            recur = node.recur
+            for (by, to), handover in saves.items():
+                if to == number:
+                    recur, operands = receiving(recur, operands, handover.moved, extra[by, to])
+            # A recurrence may save values for several others, separately for each.
+            own = len(recur.outputs)
+            for (by, to), handover in saves.items():
+                if by == number:
+                    recur = giving(recur, net.nodes[to].recur.body, handover)
+            results = recur.add_results(builder, operands)
+            more = results.outputs[own:]
+            for (by, to), handover in saves.items():
+                if by == number:
+                    extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
+            results_of[number] = [*results.outputs[:own], *results.memories]
+    return builder.net(place[result] for result in net.results)
+
+
+def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
+    """The pairs of recurrences for which a change of the saved values pays."""
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur":
+            continue
+        by: dict[int, dict[int, int]] = {}
+        for inner, operand in zip(node.recur.sequences, node.inputs, strict=False):
+            source = net.nodes[operand]
+            if source.operation == "result" and net.nodes[source.inputs[0]].operation == "recur":
+                by.setdefault(source.inputs[0], {})[inner] = source.attributes["of"]
+        for earlier, saved in by.items():
+            if moved := lightest(net, number, saved):
+                yield earlier, number, Handover(saved, moved)
+
+
+def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
+    """The nodes of a recurrence's body that should be saved instead of the current ones."""
+    node = net.nodes[number]
+    body, users = node.recur.body, net.users()
+    cheap: set[int] = set()
+    for inner, inside in enumerate(body.nodes):
+        read = [operand for operand in inside.inputs if body.nodes[operand].operation != "constant"]
+        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_expensive(inside)
+        if easy and inside.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
+            cheap.add(inner)
+    early = cheap | saved.keys()
+    others = [other for inner, other in enumerate(body.nodes) if inner not in cheap]
+    sinks = early & {*body.results, *(operand for other in others for operand in other.inputs)}
+    weights = {inner: max(1, body.type_of(inner).size * body.type_of(inner).itemsize) for inner in early}
+    for inner, operand in zip(node.recur.sequences, node.inputs, strict=False):
+        if inner in saved and (len(users[operand]) > 1 or operand in net.results):
+            weights[inner] = 1  # it is saved in any case
+    operands = {inner: [n for n in body.nodes[inner].inputs if n in early] for inner in cheap}
+    cut = smallest_cut(operands, weights, saved, sinks, latest=False)
+    return tuple(sorted(cut & cheap))
+
+
+def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
+    """The earlier recurrence with further outputs for the moved nodes."""
+    builder = Builder()
+    place = [0] * len(recur.body.nodes)
+    for number, node in enumerate(recur.body.nodes):
+        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    there = {inner: place[recur.outputs[of]] for inner, of in handover.saved.items()}
+
+    def made(number: int) -> int:
+        if number not in there:
+            node = later.nodes[number]
+            there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
+        return there[number]
+
+    outputs = [*(place[number] for number in recur.outputs), *map(made, handover.moved)]
+    return replace(recur, body=builder.net([*outputs, *(place[number] for number in recur.following)]))
+
+
+def receiving(
+    recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
+) -> tuple[Recur, list[int]]:
+    """The later recurrence with sequences in place of the moved nodes, and its operands."""
+    body, by_kind = recur.body, recur.operands_by_kind(operands)
+    outside = {
+        **dict(zip(recur.sequences, by_kind.sequences, strict=True)),
+        **dict(zip(moved, values, strict=True)),
+    }
+    read = still_read(body, moved)
+    sequences = [number for number in outside if number in read]
+    builder = Builder()
+    place: dict[int, int] = {}
+    for number in (*sequences, *recur.memories, *recur.others):
+        place[number] = builder.input(body.type_of(number), body.nodes[number].name or f"saved{number}")
+    for number, node in enumerate(body.nodes):
+        if number in read and number not in place:
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    whole = builder.net(place[result] for result in body.results)
+    changed = replace(recur, body=whole, sequence_count=len(sequences))
+    return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
+
+
+def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
+    """The nodes that the results of a body depend on if the moved nodes are inputs."""
+    read: set[int] = set()
+    waiting = list(body.results)
+    while waiting:
+        number = waiting.pop()
+        if number not in read:
+            read.add(number)
+            waiting += [] if number in moved else body.nodes[number].inputs
+    return read

@@ -1,0 +1,197 @@
+"""A net divided into sections such that each of some chosen recurrences is a section of its own.
+
+    y1 = gru(x * s)                      section 0   u of x, s          u = x * s
+    y2 = mine(y1 + 1)        gru    ->   section 1   y1 of u            gru, alone
+    y3 = gru(y2)            alone        section 2   y2 of y1           y2 = mine(y1 + 1)
+                                         section 3   y3 of y2           gru, alone
+
+The chosen recurrences can then run in blocks of steps, and the sections between them at once. Values that
+depend only on parameters are computed in each section that reads them.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from stepnet.compiler.grad.sections import Carried, Section
+from stepnet.compiler.net.ir import Builder, Net, with_inputs
+from stepnet.compiler.net.types import CONST, STEPS
+from stepnet.compiler.plan.groups import results_of
+from stepnet.compiler.plan.passes.when import known_once
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A section that is a single recurrence.
+
+    section: the section.
+    number: the node of the recurrence in the whole net.
+    """
+
+    section: Section
+    number: int
+
+
+def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
+    """The sections of a net, in the order they run. chosen: the recurrences that are sections of their own.
+
+    >>> from stepnet.compiler.net.ir import Recur
+    >>> from stepnet.compiler.net.types import ROWS, Type
+    >>> inside = Builder()
+    >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    >>> body, builder = inside.net([inside.add("add", x, h)] * 2), Builder()
+    >>> y = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> h0 = builder.input(Type(ROWS, (2,), "float32"), "h")
+    >>> y = Recur(body, 1, 1).add_results(builder, [builder.add("multiply", y, y), h0]).outputs[0]
+    >>> net = builder.net([builder.add("add", y, y)])
+    >>> first, recurrence, last = sections_around(net, [3])
+    >>> first.reads, recurrence.section.reads, last.reads
+    ((0,), (2,), (4,))
+    """
+    cutting = Cutting.of(net, chosen)
+    return tuple(reversed([*cutting.backward()]))
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """The division of a net into sections.
+
+    chosen: the recurrences that are sections of their own, in order.
+    depth: for each node, the number of chosen recurrences that run before it.
+    once: the constants that depend on parameters only.
+    """
+
+    net: Net
+    chosen: tuple[int, ...]
+    depth: tuple[int, ...]
+    once: frozenset[int]
+
+    @classmethod
+    def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
+        """The depths of a net's nodes."""
+        order, depth = tuple(sorted(chosen)), list[int]()
+        for number, node in enumerate(net.nodes):
+            own = max((depth[operand] for operand in node.inputs), default=0)
+            depth.append(order.index(number) + 1 if number in order else own)
+        return cls(net, order, tuple(depth), frozenset(known_once(net)))
+
+    def backward(self) -> Iterator[Section | Alone]:
+        """The sections from the last to the first, each with the results that later ones read."""
+        wanted: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
+
+        def want(numbers: Collection[int]) -> None:
+            for number in numbers:
+                if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
+                    wanted[self.depth[number]][number] = None
+
+        want(self.net.results)
+        for place in reversed(range(len(self.chosen) + 1)):
+            if wanted[place]:
+                section = Between(self, place).section(tuple(wanted[place]))
+                want(section.operands)
+                yield section
+            if place:
+                made = self.alone(self.chosen[place - 1])
+                want(made.section.operands)
+                yield made
+
+    def is_of_chosen(self, number: int) -> bool:
+        """Whether a node is a result of a chosen recurrence."""
+        node = self.net.nodes[number]
+        return node.operation == "result" and node.inputs[0] in self.chosen
+
+    def is_made_again(self, number: int) -> bool:
+        """Whether each section computes a value itself: constants, and expansions of constants."""
+        node = self.net.nodes[number]
+        repeats = node.operation == "expand" and node.inputs[0] in self.once
+        return node.operation != "input" and (number in self.once or repeats)
+
+    def is_zeros(self, number: int) -> bool:
+        """Whether a value is zeros for each row."""
+        node = self.net.nodes[number]
+        filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
+        return filled.operation == "constant" and not filled.attributes["value"].value.any()
+
+    def alone(self, number: int) -> Alone:
+        """The section of a recurrence."""
+        net, node = self.net, self.net.nodes[number]
+        recur, own = node.recur, Between(self, 0)
+        operands, begins = list[int](), list[int | None]()
+        reads, memories = dict[int, int](), list[int]()
+        for place, operand in enumerate(node.inputs):
+            type_ = recur.body.type_of(recur.body.inputs[place])
+            is_memory = 0 <= place - recur.sequence_count < recur.memory_count
+            here = type_.at(STEPS if place < recur.sequence_count else type_.extent)
+            if type_.extent == CONST and operand in self.once:
+                operands.append(own.constant(operand, reads))
+            elif is_memory:
+                operands.append(own.builder.input(here, recur.body.nodes[recur.body.inputs[place]].name))
+                memories.append(operands[-1])
+                begins.append(None if self.is_zeros(operand) else operand)
+            else:
+                if operand not in reads:
+                    reads[operand] = own.builder.input(here, net.nodes[operand].name or f"value{operand}")
+                operands.append(reads[operand])
+        outputs, last = recur.results_by_kind(results_of(net, number))
+        made = recur.add_results(own.builder, operands)
+        picked = [pair for pair in zip(outputs, made.outputs, strict=True) if pair[0] >= 0]
+        results = [*(inner for _, inner in picked), *made.memories]
+        ends = [None if end < 0 else end for end in last]
+        carried = tuple(Carried(*pair) for pair in zip(begins, ends, strict=True))
+        whole = with_inputs(own.builder, [*reads.values(), *memories], results)
+        section = Section(whole, tuple(reads), tuple(result for result, _ in picked), carried, recur.reverse)
+        return Alone(section, number)
+
+
+@dataclass
+class Between:
+    """The construction of a section between chosen recurrences.
+
+    place: for each node, its copy in the section.
+    reads: for each value that the section reads, its input.
+    """
+
+    cutting: Cutting
+    depth: int
+    builder: Builder = field(default_factory=Builder)
+    place: dict[int, int] = field(default_factory=dict[int, int])
+    reads: dict[int, int] = field(default_factory=dict[int, int])
+
+    def section(self, wanted: tuple[int, ...]) -> Section:
+        """The section with these values as results."""
+        for number in sorted(self.needed(wanted)):
+            node = self.cutting.net.nodes[number]
+            if self.is_read(number):
+                self.reads[number] = self.place[number] = self.builder.input(node.type, node.name)
+            else:
+                self.place[number] = self.builder.copy(node, [self.place[n] for n in node.inputs])
+        net = with_inputs(self.builder, [*self.reads.values()], [self.place[number] for number in wanted])
+        return Section(net, tuple(self.reads), wanted, (), False)
+
+    def is_read(self, number: int) -> bool:
+        """Whether a value comes from outside, or from an earlier section."""
+        cutting = self.cutting
+        if cutting.is_made_again(number):
+            return False
+        is_input = cutting.net.nodes[number].operation == "input"
+        return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
+
+    def needed(self, wanted: Collection[int]) -> set[int]:
+        """The nodes of the section, and what it reads."""
+        needed, waiting = set[int](), list(wanted)
+        while waiting:
+            number = waiting.pop()
+            if number not in needed:
+                needed.add(number)
+                waiting += [] if self.is_read(number) else self.cutting.net.nodes[number].inputs
+        return needed
+
+    def constant(self, number: int, reads: dict[int, int]) -> int:
+        """A constant, computed in the section from the parameters that it reads."""
+        node = self.cutting.net.nodes[number]
+        if node.operation == "input":
+            if number not in reads:
+                reads[number] = self.builder.input(node.type, node.name)
+            return reads[number]
+        if number not in self.place:
+            self.place[number] = self.builder.copy(node, [self.constant(n, reads) for n in node.inputs])
+        return self.place[number]

@@ -1,0 +1,185 @@
+"""The adjoint of a recurrence: a recurrence the other way.
+
+    forward    y, h' = step(x, h, s, W)        backward    dx, dh, ds = step'(x, h, s, W, dy, dh', ds')
+
+sequences   what the transposed step reads of the inputs, and of what the forward recurrence saved: the memory
+            ahead of each step; the cotangents of its outputs
+memories    the cotangent of the memory, begun with that of the last one; for each static the sum so far
+outputs     the cotangents of the inputs; the operands of the sums that parameters are given, made outside
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepnet.compiler.grad.extents import Total
+from stepnet.compiler.grad.forward import Forward
+from stepnet.compiler.grad.sweep import Sweep
+from stepnet.compiler.grad.value import Value
+from stepnet.compiler.net.ir import Builder, Recur, ancestors, with_inputs
+from stepnet.compiler.net.type_rules import recur_extent
+from stepnet.compiler.net.types import CONST, Type
+
+
+def transpose(sweep: Sweep, number: int) -> None:
+    """Adds the cotangents of the operands of one recurrence of a net."""
+    cotangents = sweep.of_results(number)
+    if cotangents:
+        Transposed(sweep, number, cotangents).run()
+
+
+@dataclass
+class Transposed:
+    """The adjoint of one recurrence on its way.
+
+    cotangents: of its results, by their places. builder: of the new body. sequences, memories,
+    others: the inputs of that, each with the value around it that it reads.
+    """
+
+    sweep: Sweep
+    number: int
+    cotangents: dict[int, Value]
+    builder: Builder = field(default_factory=Builder)
+    sequences: dict[int, int] = field(default_factory=dict[int, int])
+    memories: dict[int, int] = field(default_factory=dict[int, int])
+    others: dict[int, int] = field(default_factory=dict[int, int])
+
+    def __post_init__(self) -> None:
+        node = self.sweep.net.nodes[self.number]
+        self.recur, self.body, self.types = node.recur, node.recur.body, node.types
+        self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
+        self.deep = recur_extent([self.sweep.net.type_of(node.inputs[0])], node.attributes)
+
+    def run(self) -> None:
+        """Makes the recurrence, and adds the cotangents that it gives."""
+        recur, body, count = self.recur, self.body, len(self.recur.outputs)
+        inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
+        for place, number in enumerate(recur.outputs):
+            if place in self.cotangents:
+                inner.add(number, self.cotangent(self.sequences, number, self.cotangents[place].number))
+        carried: dict[int, Value] = {}
+        for place, (memory, after) in enumerate(zip(recur.memories, recur.following, strict=True), count):
+            if body.type_of(memory).is_float:
+                begun = (
+                    self.cotangents[place].number
+                    if place in self.cotangents
+                    else self.zeros(self.types[place])
+                )
+                carried[memory] = self.cotangent(self.memories, memory, begun)
+                inner.add(after, carried[memory])
+        sums: dict[int, Value] = {}
+        for static in recur.others:
+            if body.type_of(static).is_float and body.type_of(static).extent != CONST:
+                begun = self.zeros(self.sweep.net.type_of(self.operands[static]).computed)
+                sums[static] = self.cotangent(self.memories, static, begun)
+        inner.run()
+        after = [
+            inner.cotangents.get(number, value.zeros(*value.type.shape)) for number, value in carried.items()
+        ]
+        after += [plus(value, inner.cotangents.get(number)) for number, value in sums.items()]
+        self.give(inner, [*carried, *sums], after)
+
+    def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
+        """Adds what the recurrence gives to the cotangents around it.
+
+        remembered: the nodes of the body whose cotangents the memories are; after: those at the next step.
+        """
+        sequences = [number for number in self.recur.sequences if number in inner.cotangents]
+        handed = [inner.cotangents[number] for number in sequences]
+        handed += [operand for _, total in inner.totals for operand in total.operands]
+        outside = self.made(handed, after)
+        for number in sequences:
+            self.sweep.add(self.operands[number], outside[inner.cotangents[number].number])
+        for number, value in zip(remembered, self.final, strict=True):
+            self.sweep.add(self.operands[number], value)
+        for number, total in inner.totals:
+            operands = tuple(outside[operand.number] for operand in total.operands)
+            encoded = total.weights or self.encoding(total)
+            self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
+
+    def encoding(self, total: Total) -> str | None:
+        """How both sides of a contract are encoded: as those of the recurrence's products are."""
+        precision = self.recur.precision
+        if precision is None or not precision.is_low or total.operation != "contract":
+            return None
+        return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
+
+    def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
+        """Makes the recurrence; gives values of its body as they are at every step, by their numbers."""
+        around = self.sweep.builder
+        outside = {value.number: self.known(value.number) for value in handed}
+        outputs = [number for number, known in outside.items() if known is None]
+        results = [*outputs, *(value.number for value in after)]
+        read = ancestors(self.builder.nodes, results)
+        first = self.recur.sequences[0]
+        sequences = {number: outer for number, outer in self.sequences.items() if number in read}
+        if not sequences:
+            sequences = {self.place[first]: self.sequences[self.place[first]]}
+        others = {number: outer for number, outer in self.others.items() if number in read}
+        body = with_inputs(self.builder, [*sequences, *self.memories, *others], results)
+        recur = Recur(
+            body,
+            len(sequences),
+            len(self.memories),
+            reverse=not self.recur.reverse,
+            precision=self.recur.precision,
+        )
+        results = recur.add_results(around, [*sequences.values(), *self.memories.values(), *others.values()])
+        self.final = [Value(around, number) for number in results.memories]
+        made = dict(zip(outputs, results.outputs, strict=True))
+        return {
+            number: Value(around, made[number]) if known is None else known
+            for number, known in outside.items()
+        }
+
+    def known(self, number: int) -> Value | None:
+        """A value of the body that is there outside at every step: one that came in."""
+        around = self.sweep.builder
+        if number in self.sequences:
+            return Value(around, self.sequences[number])
+        if number in self.others:
+            return Value(around, self.others[number]).at(self.deep)
+        return None
+
+    # ---- the inputs of the body
+
+    def forward(self) -> Forward:
+        """The values of the step as the transposed one has them: given, or computed again."""
+        here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
+        place: dict[int, int] = {}
+        for number in self.recur.sequences:
+            place[number] = self.input(self.sequences, number, here.place[self.operands[number]])
+        for number in self.recur.others:
+            place[number] = self.input(self.others, number, here.place[self.operands[number]])
+        for number, outer in saved.items():
+            place[number] = self.input(self.sequences, number, outer)
+        for number in self.recur.memories:
+            if number not in place:  # never read: a sum is known without what it was
+                place[number] = self.builder.input(self.body.type_of(number), self.body.nodes[number].name)
+        self.place = place
+        return Forward(dict(place)).copy(self.builder, self.body)
+
+    def input(self, kind: dict[int, int], number: int, outer: int) -> int:
+        """A value of the step."""
+        node = self.body.nodes[number]
+        made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
+        kind[made] = outer
+        return made
+
+    def cotangent(self, kind: dict[int, int], number: int, outer: int) -> Value:
+        """The cotangent of a value of the step that comes in."""
+        node = self.body.nodes[number]
+        made = self.builder.input(node.type.computed, f"d_{node.name or number}")
+        kind[made] = outer
+        return Value(self.builder, made)
+
+    def zeros(self, type_: Type) -> int:
+        """Zeros around, of a type."""
+        around = self.sweep.builder
+        number = around.constant(np.zeros(type_.shape, type_.dtype))
+        return around.add("expand", number, extent=type_.extent)
+
+
+def plus(value: Value, other: Value | None) -> Value:
+    """The sum so far, and what a step adds to it."""
+    return value if other is None else value + other

@@ -1,0 +1,259 @@
+"""A net divided into sections. The recurrences of a section run in one direction, and their initial memories
+are inputs.
+
+    y1, h1 = recur(x; f)                 section 0   y1, h1 of x, h0          from the first step
+    y2, h2 = recur(y1; g, reverse)  ->   section 1   y2, h2 of y1, h0         from the last step
+    y = concat(y1, y2)                               y of y1
+
+So a section can run a few steps at a time: its memories are all that later steps need of earlier ones. Cheap
+nodes between recurrences are copied into each section that reads them; only results of recurrences go from
+one section to another.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
+from stepnet.compiler.net.type_rules import TOTALS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A memory of a section.
+
+    begins: the value of the whole net with which it begins; None for zeros.
+    ends: the value of the whole net that is its final value; None if it is not read.
+    """
+
+    begins: int | None
+    ends: int | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a net. Its net takes the values that it reads and then the initial memories, and returns its
+    results and then the final memories.
+
+    net: the net of the section.
+    reads, results: its inputs and results, as values of the whole net. A result per row is that of the last
+        step, in the direction of the section.
+    memories: its memories; none for a section after all recurrences, which has no steps.
+    reverse: whether its recurrences run in reverse.
+    """
+
+    net: Net
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
+    memories: tuple[Carried, ...]
+    reverse: bool
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """All values of the whole net that it reads, initial memories included."""
+        return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
+
+    @property
+    def gives(self) -> tuple[int | None, ...]:
+        """The values of the whole net that its results are; None for a last memory that nobody reads."""
+        return (*self.results, *(memory.ends for memory in self.memories))
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """All values of the whole net that it computes."""
+        return tuple(number for number in self.gives if number is not None)
+
+
+def sections(net: Net) -> tuple[Section, ...]:
+    """The sections of a net, in the order they run.
+
+    >>> from stepnet.compiler.net.ir import Recur
+    >>> from stepnet.compiler.net.types import Type
+    >>> inside = Builder()
+    >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    >>> body, builder = inside.net([inside.add("add", x, h)] * 2), Builder()
+    >>> y = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> h0 = builder.input(Type(ROWS, (2,), "float32"), "h")
+    >>> for reverse in (False, True):
+    ...     y = Recur(body, 1, 1, reverse).add_results(builder, [y, h0]).outputs[0]
+    >>> [(section.reads, section.results, section.reverse) for section in sections(builder.net([y]))]
+    [((0,), (3,), False), ((3,), (5,), True)]
+    """
+    homes = Homes(net)
+    wanted: list[dict[int, None]] = [{} for _ in range(homes.count + 1)]
+    for number in net.results:
+        wanted[homes.of[number]][number] = None
+    sections: list[Section] = []
+    for place in reversed(range(homes.count + 1)):
+        if wanted[place]:
+            section = Cut(net, homes, place).section(list(wanted[place]))
+            for number in section.operands:
+                if net.nodes[number].operation != "input":
+                    wanted[homes.of[number]][number] = None
+            sections.append(section)
+    return tuple(reversed(sections))
+
+
+class Homes:
+    """The section of each node: the earliest that can compute it.
+
+    reverse: the direction of each section.
+    count: the number of sections with recurrences; one more section computes values from last steps and final
+        memories.
+    """
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.reverse: list[bool] = []
+        self.of: list[int] = []
+        self.ready: list[int] = []  # the first section in which a node can be read
+        for number in range(len(net.nodes)):
+            self.of.append(self.home(number))
+            self.ready.append(self.of[number] + self.is_end(number))
+            self.check(number)
+        count = self.count = len(self.reverse)
+        for number, node in enumerate(net.nodes):
+            if self.ready[number] and node.operation != "recur" and not self.is_end(number):
+                self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
+
+    def home(self, number: int) -> int:
+        """The section of a node, from those of its operands."""
+        node = self.net.nodes[number]
+        if node.operation == "result":
+            return self.of[node.inputs[0]]
+        place = max((self.ready[operand] for operand in node.inputs), default=0)
+        if node.operation != "recur":
+            return place
+        while place < len(self.reverse) and self.reverse[place] != node.recur.reverse:
+            place += 1
+        if place == len(self.reverse):
+            self.reverse.append(node.recur.reverse)
+        return place
+
+    def is_end(self, number: int) -> bool:
+        """Whether a value is known only after all steps of its section: that of a last step, or a final
+        memory.
+        """
+        node = self.net.nodes[number]
+        if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
+            reverse = self.reverse and self.reverse[min(self.of[node.inputs[0]], len(self.reverse) - 1)]
+            return node.attributes["how"] == ("first" if reverse else "last")
+        return node.operation == "result" and node.type.extent == ROWS
+
+    def check(self, number: int) -> None:
+        """Raises `InputError` for a value that needs all steps of a sequence at once."""
+        node = self.net.nodes[number]
+        if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
+            what = node.attributes.get("how", node.operation)
+            raise refused(node, f"the {what} over steps is known when all of them are")
+
+    def is_cut(self, number: int, place: int) -> bool:
+        """Whether a section reads a value from an earlier section, or from outside."""
+        node = self.net.nodes[number]
+        if node.operation == "input":
+            return True
+        return self.of[number] < place and (node.operation == "result" or self.is_end(number))
+
+
+@dataclass
+class Cut:
+    """The construction of one section.
+
+    place: for each node, its copy.
+    reads: the copies that are inputs.
+    begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
+    """
+
+    net: Net
+    homes: Homes
+    number: int
+    builder: Builder = field(default_factory=Builder)
+    place: dict[int, int] = field(default_factory=dict[int, int])
+    reads: dict[int, int] = field(default_factory=dict[int, int])
+    begun: list[int] = field(default_factory=list[int])
+    lasts: list[int] = field(default_factory=list[int])
+    memories: list[Carried] = field(default_factory=list[Carried])
+
+    def section(self, wanted: list[int]) -> Section:
+        """The section with these results."""
+        for number in sorted(self.needed(wanted)):
+            if self.homes.is_cut(number, self.number):
+                made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
+                self.reads[number] = self.place[number] = made
+            else:
+                self.copy(number, wanted)
+        ends = {memory.ends for memory in self.memories}
+        results = [number for number in wanted if number not in ends]
+        order = [*self.reads.values(), *self.begun]
+        made = with_inputs(self.builder, order, [*(self.place[number] for number in results), *self.lasts])
+        reverse = bool(self.memories) and self.homes.reverse[self.number]
+        return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
+
+    def needed(self, wanted: Iterable[int]) -> set[int]:
+        """The nodes of the section, and what it reads."""
+        needed: set[int] = set()
+        waiting = list(wanted)
+        while waiting:
+            number = waiting.pop()
+            if number not in needed:
+                needed.add(number)
+                if not self.homes.is_cut(number, self.number):
+                    waiting += self.operands(number)
+        return needed
+
+    def operands(self, number: int) -> list[int]:
+        """The operands of a node, without the initial memories of a recurrence."""
+        node = self.net.nodes[number]
+        if node.operation != "recur":
+            return list(node.inputs)
+        by_kind = node.recur.operands_by_kind(node.inputs)
+        return [*by_kind.sequences, *by_kind.others]
+
+    def copy(self, number: int, wanted: list[int]) -> None:
+        """Copies a node; the initial memories of a recurrence become inputs, and its final memories
+        results.
+        """
+        node, builder = self.net.nodes[number], self.builder
+        if node.operation != "recur":
+            self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
+            return
+        recur, body = node.recur, node.recur.body
+        by_kind = recur.operands_by_kind(node.inputs)
+        begun = [
+            builder.input(self.net.type_of(operand), body.nodes[inner].name)
+            for operand, inner in zip(by_kind.memories, recur.memories, strict=True)
+        ]
+        sequences, others = (
+            [self.place[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
+        )
+        made = self.place[number] = builder.copy(node, [*sequences, *begun, *others])
+        first = len(recur.outputs)
+        for place, operand in enumerate(by_kind.memories, first):
+            picked = [
+                result
+                for result in wanted
+                if self.net.nodes[result].operation == "result"
+                and self.net.nodes[result].inputs[0] == number
+                and self.net.nodes[result].attributes["of"] == place
+            ]
+            self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
+            self.lasts.append(builder.add("result", made, of=place))
+        self.begun += begun
+
+    def begins(self, number: int) -> int | None:
+        """The value that a memory begins with; None for zeros."""
+        if self.homes.is_cut(number, self.number):
+            return number
+        node = self.net.nodes[number]
+        source = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
+        if source.operation != "constant" or source.attributes["value"].value.any():
+            why = f"a recurrence begins with the result of {node.operation}, neither an input nor zeros"
+            raise refused(node, why)
+        return None
+
+
+def refused(node: Node, why: str) -> InputError:
+    """The error for a net that cannot be divided into sections."""
+    where = f"\n  at {node.source}" if node.source else ""
+    return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

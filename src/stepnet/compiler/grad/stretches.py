@@ -1,0 +1,94 @@
+"""Cotangents of parts of one value concatenated instead of padded and added.
+
+    d_a = [da | 0  | 0 ]      the cotangent of each part, padded with zeros
+    d_b = [0  | db | 0 ]
+    d_a + d_b                 ->   [da | db | 0]
+
+Otherwise a value that is read in parts, such as the joined gates of a cell, would get a sum of padded
+cotangents.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.compiler.grad.value import Value, joined
+from stepnet.compiler.net.ir import Builder
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive features along one axis: those of a node, or zeros if `number` is None."""
+
+    number: int | None
+    size: int
+
+
+def added(left: Value, right: Value) -> Value:
+    """The sum of two cotangents of one value: a concatenation if they are not both nonzero anywhere."""
+    builder = left.builder
+    axes = [axis_of(builder, value.number) for value in (left, right)]
+    if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
+        return left + right
+    merged = alternating(stretches(builder, left.number, axes[0]), stretches(builder, right.number, axes[0]))
+    if merged is None:
+        return left + right
+    shape = list(left.type.shape)
+
+    def made(stretch: Stretch) -> Value:
+        shape[axes[0] or 0] = stretch.size
+        return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
+
+    return joined(axes[0] - left.rank, *map(made, merged))
+
+
+def axis_of(builder: Builder, number: int) -> int | None:
+    """The axis of a concatenation; None for any other node."""
+    node = builder.nodes[number]
+    return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
+
+
+def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
+    """The stretches that a concatenation consists of."""
+    parts = builder.nodes[number].inputs
+    return [
+        Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
+        for part in parts
+    ]
+
+
+def is_zeros(builder: Builder, number: int) -> bool:
+    """Whether a node is constant zeros."""
+    node = builder.nodes[number]
+    if node.operation == "expand":
+        return is_zeros(builder, node.inputs[0])
+    return node.operation == "constant" and not node.attributes["value"].value.any()
+
+
+def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
+    """The stretches of a sum if wherever one side has a node the other has zeros; else None.
+
+    >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
+    [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
+    """
+    merged: list[Stretch] = []
+    for stretch in pieces(left, right):
+        if stretch is None:
+            return None
+        if merged and merged[-1].number is None and stretch.number is None:
+            merged[-1] = Stretch(None, merged[-1].size + stretch.size)
+        else:
+            merged.append(stretch)
+    return merged
+
+
+def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
+    """The stretches of the sum from left to right; None where both have numbers, or a node would be cut."""
+    left, right = left[::-1], right[::-1]
+    while left and right:
+        a, b = left.pop(), right.pop()
+        size = min(a.size, b.size)
+        whole = next((stretch for stretch in (a, b) if stretch.number is not None), Stretch(None, size))
+        cut = whole.number is not None and whole.size > size
+        yield None if cut or (a.number is not None and b.number is not None) else whole
+        left += [Stretch(None, a.size - size)] if a.size > size else []
+        right += [Stretch(None, b.size - size)] if b.size > size else []

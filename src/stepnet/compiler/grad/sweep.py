@@ -1,0 +1,116 @@
+"""The reverse sweep over a net, which accumulates the cotangent of each value.
+
+y = tanh(a)      a node whose result has the cotangent d     ->   d * (1 - y * y) is added to that of a
+y = x @ W        in a body, which cannot sum over rows       ->   x and d, operands of a contract, are outputs
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.compiler.grad.adjoints import ADJOINTS
+from stepnet.compiler.grad.extents import Total
+from stepnet.compiler.grad.forward import Forward
+from stepnet.compiler.grad.stretches import added
+from stepnet.compiler.grad.value import Value
+from stepnet.compiler.net.ir import Builder, Net, Node
+from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
+
+
+@dataclass
+class Sweep:
+    """The cotangents of a net's values, accumulated in a reverse sweep.
+
+    builder: the builder of the gradient net.
+    net: the net to be differentiated.
+    forward: the copies of its values in the gradient net.
+    transpose: the rule for recurrences.
+    inside: whether the net is a body.
+    cotangents: for each node, its cotangent so far.
+    totals: for a body, the sums for its parameters.
+    """
+
+    builder: Builder
+    net: Net
+    forward: Forward
+    transpose: "Callable[[Sweep, int], None]"
+    inside: bool = False
+    cotangents: dict[int, Value] = field(default_factory=dict[int, Value])
+    totals: list[tuple[int, Total]] = field(default_factory=list[tuple[int, Total]])
+
+    def value(self, number: int) -> Value:
+        """The copy of a value of the net."""
+        return Value(self.builder, self.forward.place[number])
+
+    def run(self) -> None:
+        """Sweeps over all nodes that have a cotangent, from the last to the first."""
+        for number in reversed(range(len(self.net.nodes))):
+            node = self.net.nodes[number]
+            if node.operation == "recur":
+                self.transpose(self, number)
+            elif number in self.cotangents:
+                self.step(node, number)
+
+    def step(self, node: Node, number: int) -> None:
+        """Adds a node's contributions to the cotangents of its operands."""
+        row = ADJOINTS[node.operation]
+        if isinstance(row, str):
+            return
+        operands = [self.value(operand) for operand in node.inputs]
+        cotangents = row(node, self.cotangents[number], self.value(number), *operands)
+        for operand, cotangent in zip(node.inputs, cotangents, strict=True):
+            if cotangent is not None and self.net.type_of(operand).is_float:
+                self.add(operand, cotangent)
+
+    def add(self, number: int, cotangent: Value | Total) -> None:
+        """Adds the contribution of one use to the cotangent of a value.
+
+        A cotangent has the compute dtype of its value.
+        """
+        type_ = self.net.type_of(number).computed
+        if isinstance(cotangent, Value):
+            cotangent = fitted(cotangent, type_.shape).cast(type_.dtype)
+            if type_.extent == CONST and cotangent.type.extent != CONST:
+                cotangent = Total("sum", (cotangent,))
+        if isinstance(cotangent, Total):
+            if self.net.nodes[number].operation == "constant":
+                return
+            if self.inside:
+                self.totals.append((number, handed_out(cotangent)))
+                return
+            cotangent = fitted(cotangent.made, type_.shape).cast(type_.dtype)
+        known = self.cotangents.get(number)
+        self.cotangents[number] = cotangent if known is None else added(known, cotangent)
+
+    def of_input(self, number: int) -> Value:
+        """The cotangent of an input, in its own dtype; zeros where no result needs it."""
+        type_ = self.net.type_of(number)
+        if number in self.cotangents:
+            return self.cotangents[number].cast(type_.dtype)
+        zeros = self.builder.constant(np.zeros(type_.shape, type_.dtype))
+        return Value(self.builder, zeros).like(type_.extent)
+
+    def of_results(self, number: int) -> dict[int, Value]:
+        """The cotangents of a recurrence's results, by position."""
+        return {
+            node.attributes["of"]: self.cotangents[one]
+            for one, node in enumerate(self.net.nodes)
+            if node.operation == "result" and node.inputs[0] == number and one in self.cotangents
+        }
+
+
+def fitted(value: Value, shape: tuple[int, ...]) -> Value:
+    """A cotangent in the shape of an operand: summed over the axes along which that was repeated."""
+    lead = value.rank - len(shape)
+    wide = value.type.shape
+    grown = [axis for axis, size in enumerate(shape) if size == 1 and wide[lead + axis] != 1]
+    axes = [*range(lead), *(lead + axis for axis in grown)]
+    return value.sum(*(axis - value.rank for axis in axes)).reshape(*shape)
+
+
+def handed_out(total: Total) -> Total:
+    """A sum whose operands a body can return as outputs; values of static sequences are reduced first."""
+    if is_static_extent(total.operands[0].type.extent):
+        return Total("sum", (total.terms.reduced(ROWS),))
+    return total

@@ -1,0 +1,139 @@
+"""Values of a net under construction, with operators, so that a derivative reads like its formula."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.types import CONST, Extent, Type
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a net under construction. A number combined with it becomes a constant of its dtype.
+
+    >>> from stepnet.compiler.net.types import ROWS
+    >>> builder = Builder()
+    >>> x = Value(builder, builder.input(Type(ROWS, (2,), "float32"), "x"))
+    >>> print(builder.net([(1 - x * x).number]))
+    net(
+        x: rows f32[2],
+    ):
+      %1 = multiply x x : rows f32[2]
+      %2 = constant value=1.0 : const f32[]
+      %3 = subtract %2 %1 : rows f32[2]
+      return %3
+    """
+
+    builder: Builder
+    number: int
+
+    @property
+    def type(self) -> Type:
+        """The type of the value."""
+        return self.builder.type_of(self.number)
+
+    @property
+    def rank(self) -> int:
+        """The number of feature axes."""
+        return len(self.type.shape)
+
+    def constant(self, value: Any) -> "Value":
+        """A constant of its dtype."""
+        return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
+
+    def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
+        """The result of an operation on this value and others."""
+        values = (other if isinstance(other, Value) else self.constant(other) for other in others)
+        numbers = (value.number for value in values)
+        return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
+
+    # ---- arithmetic
+
+    def __add__(self, other: "Value | float") -> "Value":
+        return self.apply("add", other)
+
+    def __radd__(self, other: float) -> "Value":
+        return self.constant(other) + self
+
+    def __sub__(self, other: "Value | float") -> "Value":
+        return self.apply("subtract", other)
+
+    def __rsub__(self, other: float) -> "Value":
+        return self.constant(other) - self
+
+    def __mul__(self, other: "Value | float") -> "Value":
+        return self.apply("multiply", other)
+
+    def __truediv__(self, other: "Value | float") -> "Value":
+        return self.apply("divide", other)
+
+    def __neg__(self) -> "Value":
+        return self.apply("negative")
+
+    def where(self, chosen: "Value", other: "Value | float") -> "Value":
+        """`chosen` where this condition is true, and `other` elsewhere."""
+        return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
+
+    # ---- dtypes, shapes and extents
+
+    def cast(self, dtype: str) -> "Value":
+        """The same numbers in another dtype."""
+        return self if self.type.dtype == dtype else self.apply("cast", dtype=dtype)
+
+    def reshape(self, *shape: int) -> "Value":
+        """The same numbers as features of another shape."""
+        return self if self.type.shape == shape else self.apply("reshape", rank=self.rank, shape=shape)
+
+    def broadcast(self, *shape: int) -> "Value":
+        """The value broadcast to a shape."""
+        return self if self.type.shape == shape else self.apply("broadcast", rank=self.rank, shape=shape)
+
+    def at(self, extent: Extent) -> "Value":
+        """The value expanded to a deeper extent."""
+        return self if self.type.extent == extent else self.apply("expand", extent=extent)
+
+    def like(self, extent: Extent) -> "Value":
+        """The value at this extent: a constant is expanded, any other value is returned unchanged."""
+        return self.at(extent) if self.type.extent == CONST else self
+
+    @property
+    def transposed(self) -> "Value":
+        """The last two feature axes exchanged."""
+        axes = range(self.rank)
+        return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
+
+    def sum(self, *axes: int) -> "Value":
+        """The sum over these feature axes, counted from the end."""
+        return self.apply("sum", axes=axes) if axes else self
+
+    def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":
+        """Part of one feature axis."""
+        cuts = [(0, size, 1) for size in self.type.shape]
+        cuts[axis] = (start, stop, stride)
+        return self.apply("slice", slices=tuple(cuts))
+
+    def take(self, axis: int, indices: tuple[int, ...]) -> "Value":
+        """The features at constant indices of one axis, counted from the end."""
+        return self.apply("take", axis=axis, indices=indices)
+
+    def zeros(self, *shape: int) -> "Value":
+        """Zeros of its dtype and at its extent."""
+        return self.constant(np.zeros(shape)).like(self.type.extent)
+
+    # ---- across extents
+
+    def reduced(self, extent: Extent, how: str = "sum") -> "Value":
+        """The value reduced to an outer extent."""
+        value = self
+        while value.type.extent != extent:
+            value = value.apply("reduce", how=how)
+        return value
+
+
+def joined(axis: int, *values: Value) -> Value:
+    """Features side by side along one axis, counted from the end."""
+    if len(values) == 1:
+        return values[0]
+    return values[0].apply("concatenate", *values[1:], axis=axis)

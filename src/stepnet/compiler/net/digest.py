@@ -1,0 +1,71 @@
+"""A short text that identifies nets and plans by what they compute, down to the bits of their constants."""
+
+import hashlib
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
+from typing import Any, cast
+
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.types import Literal, Type
+
+
+def digest(*values: Any) -> str:
+    """A digest of the values: 32 hexadecimal digits, equal for equal values.
+
+    Nets, literals and dataclasses are digested by content, all other values by their `repr`, which must be
+    complete.
+
+    The names of nodes and the user's lines make no difference.
+
+    >>> digest(1, ("a", 2)) == digest(1, ("a", 2)), digest(1, 2) == digest(12)
+    (True, False)
+    """
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in pieces(values):
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.hexdigest()
+
+
+def pieces(value: Any) -> list[bytes]:
+    """The bytes to be hashed for a value, as a list of parts."""
+    parts = list[bytes]()
+    add_pieces(parts, value)
+    return parts
+
+
+def add_pieces(parts: list[bytes], value: Any) -> None:
+    """Appends the bytes to be hashed for a value."""
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        parts.append(str(len(items)).encode())
+        for item in items:
+            add_pieces(parts, item)
+    elif isinstance(value, Type):
+        parts += pieces_of_type(value)
+    elif isinstance(value, Node):
+        add_pieces(parts, (value.operation, value.inputs, value.types, value.pairs))
+    elif isinstance(value, Net):
+        add_pieces(parts, (value.nodes, value.inputs, value.results))
+    elif isinstance(value, Literal):
+        parts += [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
+    elif names := field_names(type(cast("object", value))):
+        add_pieces(parts, (type(value).__name__, *(getattr(value, name) for name in names)))
+    else:
+        parts.append(repr(value).encode())
+
+
+@lru_cache(1024)
+def pieces_of_type(type_: Type) -> tuple[bytes, ...]:
+    """The bytes to be hashed for a type; a net has few types, and each of them many times."""
+    return tuple(pieces(("Type", *(getattr(type_, name) for name in field_names(Type)))))
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass; of other types none.
+
+    The `repr` of a dataclass is not safe here: to stop recursion it marks the object while it runs, and an
+    interrupt at that moment leaves the mark. From then on the `repr` is "...".
+    """
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

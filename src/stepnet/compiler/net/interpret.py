@@ -1,0 +1,258 @@
+"""The interpreter: runs a net on NumPy arrays. It is slow and simple; the engines are tested against it.
+
+A value of extent const is an array [features...]; at rows it is [rows, features...]; at rows/steps the steps
+of all rows are laid end to end, [total, features...], with the offsets of the rows; and so on for deeper
+extents.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.encodings import rounded
+from stepnet.compiler.net.ir import Builder, Net, Node
+from stepnet.compiler.net.meanings import REDUCTIONS, vectors
+from stepnet.compiler.net.memory import HOST, Buffer, Memory
+from stepnet.compiler.net.type_rules import recur_extent
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
+from stepnet.errors import InputError
+from stepnet.ragged.offsets import offsets_of, positions_of
+
+Array = np.ndarray
+# Runs a body: takes the values of its inputs, their segments and the index, which is on the host.
+RunBody = Callable[[Sequence[Buffer], "Segments", Array], list[Buffer]]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The numbers of rows, steps and deeper entries.
+
+    rows: the number of rows.
+    offsets: the offsets of each ragged axis, outermost first.
+    begun: for each row, the number of its steps that ran in earlier calls; None for zeros.
+    beside: the offsets of static sequences, by the name of their axis.
+    """
+
+    rows: int
+    offsets: tuple[Array, ...] = ()
+    begun: Array | None = None
+    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    def count(self, extent: Extent) -> int:
+        """The number of values of an extent."""
+        return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
+
+    def into(self, extent: Extent) -> Array:
+        """The offsets of the innermost axis of an extent."""
+        return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
+
+
+def interpret(
+    net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
+) -> list[Array]:
+    """The results of a net; arrays: its inputs, in order."""
+    inputs = dict(zip(net.inputs, arrays, strict=True))
+    values: list[Any] = []
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(net.nodes):
+            operands = [values[operand] for operand in node.inputs]
+            if node.operation == "input":
+                values.append(inputs[number])
+            elif node.operation == "index":
+                assert index is not None
+                values.append(index)
+            elif node.operation in ACROSS:
+                values.append(ACROSS[node.operation](net, node, operands, segments))
+            else:
+                values.append(within(node, operands))
+    return [materialised(net, result, values[result], segments) for result in net.results]
+
+
+def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
+    """The values of nodes, and those of the nodes `numbers` that are computed from them, in order."""
+    known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
+    with np.errstate(all="ignore"):
+        for number in numbers:
+            node = net.nodes[number]
+            known[number] = within(node, [known[operand] for operand in node.inputs])
+    return known
+
+
+def within(node: Node, operands: list[Array]) -> Any:
+    """The value of an operation that does not cross extents: its NumPy meaning, applied to the operands."""
+    try:
+        return node.row.meaning(*operands, **node.attributes)
+    except IndexError as error:
+        raise InputError(f"{error}\n  at {node.source}") from None
+
+
+def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
+    """A result with its full leading axis, even if it is the same in every row."""
+    type_ = net.nodes[number].type
+    shape = (segments.count(type_.extent), *type_.shape)
+    if type_.extent == CONST:
+        return value
+    return np.ascontiguousarray(value) if value.shape == shape else np.array(np.broadcast_to(value, shape))
+
+
+def widened(net: Net) -> Net:
+    """The net with float64 in place of float32: the reference for float32 results."""
+    return with_attributes(net, wide)
+
+
+def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
+    """The net with `change` applied to every attribute of its nodes, and of those of bodies."""
+    builder = Builder()
+    place: list[int] = []
+    for node in net.nodes:
+        operands = (place[operand] for operand in node.inputs)
+        changed: dict[str, Any] = {
+            name: with_attributes(value, change) if isinstance(value, Net) else change(value)
+            for name, value in node.pairs
+        }
+        place.append(builder.add(node.operation, *operands, name=node.name, **changed))
+    return builder.net(place[result] for result in net.results)
+
+
+def wide(value: Any) -> Any:
+    """An attribute with float32 replaced by float64."""
+    if isinstance(value, Type):
+        return Type(value.extent, value.shape, wide(value.dtype))
+    if isinstance(value, Literal) and value.value.dtype == np.float32:
+        return Literal(value.value.astype(np.float64))
+    return "float64" if isinstance(value, str) and value == "float32" else value
+
+
+# ---- across extents ----------------------------------------------------------------------------------------
+
+
+def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, memory: Memory = HOST) -> Buffer:
+    """The value of each entry, repeated for all inner entries."""
+    depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
+    if "how" in node.attributes:
+        return at_ends(node, value, segments, memory)
+    for inner in range(depth, len(node.type.extent)):
+        if inner == 0:
+            value = memory.rows(value, segments.rows)
+        else:
+            value = memory.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])))
+    return value
+
+
+def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Buffer:
+    """The value of each entry at its first or last inner entry, zeros at the others."""
+    extent, first = node.type.extent, node.attributes["how"] == "first"
+    rows = len(extent) == 1
+    offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
+    out = memory.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
+    filled = offsets[1:] > offsets[:-1]
+    places = (offsets[:-1] if first else offsets[1:] - 1)[filled]
+    memory.write(out, places, value if rows else memory.take(value, np.flatnonzero(filled)))
+    return out
+
+
+def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The reduction over the inner entries of each entry; zeros if there are none."""
+    type_ = net.nodes[node.inputs[0]].type
+    how = REDUCTIONS[node.attributes["how"]]
+    if len(type_.extent) == 1:
+        return how(operands[0]) if len(operands[0]) else np.zeros(type_.shape, type_.dtype)
+    offsets = segments.into(type_.extent)
+    out = np.zeros((len(offsets) - 1, *type_.shape), operands[0].dtype)
+    for entry, (start, stop) in enumerate(pairwise(offsets)):
+        if stop > start:
+            out[entry] = how(operands[0][start:stop])
+    return out
+
+
+def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The sum over all vectors of all elements of the outer products."""
+    left, right = map(vectors, operands)
+    if node.attributes.get("weights") is not None:
+        left, right = rounded(left), rounded(right)
+    return left.T @ right
+
+
+def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
+    """One of several results."""
+    return operands[0][node.attributes["of"]]
+
+
+def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
+    """A recurrence, its body interpreted."""
+    return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
+
+
+def by_steps(
+    net: Net, node: Node, operands: list[Buffer], segments: Segments, run: RunBody, memory: Memory = HOST
+) -> tuple[Buffer, ...]:
+    """The results of a recurrence; `run` computes the body's results at a step, for the rows that have that
+    step.
+    """
+    recur = node.recur
+    body, by_kind = recur.body, recur.operands_by_kind(operands)
+    deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
+    offsets = segments.into(deep)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    begun = segments.begun if deep == STEPS else None
+    state = [memory.copy(value) for value in by_kind.memories]
+    types = recur.operands_by_kind([body.type_of(number) for number in body.inputs])
+    results = [body.type_of(number) for number in recur.outputs]
+    outputs: list[Buffer] = []
+    for type_ in node.types[: len(results)]:
+        outputs.append(memory.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
+    for step in range(int(lengths.max(initial=0))):
+        alive = np.flatnonzero(lengths > step)
+        at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
+        places, inside = within_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
+        pairs = zip(by_kind.sequences, types.sequences, strict=True)
+        inner = [memory.take(sequence, places[len(type_.extent) - 1]) for sequence, type_ in pairs]
+        memories, _ = of_rows(state, types.memories, segments, alive, memory)
+        still, beside = by_kind.others, segments.beside
+        if len(alive) < len(lengths):
+            still, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
+        index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
+        step_results = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
+        made = recur.results_by_kind(step_results)
+        for output, type_, value in zip(outputs, results, made.outputs, strict=True):
+            memory.write(output, places[len(type_.extent) - 1], value)
+        for kept, type_, value in zip(state, types.memories, made.memories, strict=True):
+            memory.write(kept, places_of(type_, segments, alive), value)
+    return (*outputs, *state)
+
+
+def of_rows(
+    arrays: list[Buffer], types: list[Type], segments: Segments, rows: Array, memory: Memory = HOST
+) -> tuple[list[Buffer], Mapping[str, Array]]:
+    """The operands of some rows that do not change from step to step, and the offsets of static sequences."""
+    selected = [
+        array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))
+        for array, type_ in zip(arrays, types, strict=True)
+    ]
+    return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
+
+
+def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
+    """The indices of the values of some rows: one per row, or all those of the row's static sequence."""
+    if not is_static_extent(type_.extent):
+        return rows
+    level = segments.beside[type_.extent[-1]]
+    return positions_of(level[rows], np.diff(level)[rows])
+
+
+def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
+    """The places of the steps `at` and of their inner entries, level by level, and the offsets of these."""
+    places: list[Array] = [at]
+    inside: list[Array] = []
+    for level in offsets:
+        starts, lengths = level[places[-1]], np.diff(level)[places[-1]]
+        inside.append(offsets_of(lengths))
+        places.append(positions_of(starts, lengths))
+    return places, tuple(inside)
+
+
+ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}

@@ -1,0 +1,388 @@
+"""The net: a graph of operations on typed values. It is checked when it is made, and prints as text.
+
+A net is immutable data: nodes in topological order, and the indices of its inputs and results among them. A
+node's index is called its number. A recurrence is a node that holds another net, its body, which computes one
+step for all rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from stepnet.compiler.net.encodings import ENCODINGS
+from stepnet.compiler.net.ops import OPERATIONS, Operation
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.recur import OperandsByKind, Order, ResultsByKind
+from stepnet.compiler.net.text import net_lines
+from stepnet.compiler.net.types import Literal, Type
+from stepnet.errors import NetError
+
+Pairs = tuple[tuple[str, Any], ...]
+"""The attributes of an operation, sorted by name."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation on earlier nodes.
+
+    operation: a name in the table `OPERATIONS`.
+    inputs: the numbers of the operands.
+    types: the types of the results.
+    pairs: the attributes, sorted by name.
+    name, source: the name of the value and the user's line, only for messages and text.
+    """
+
+    operation: str
+    inputs: tuple[int, ...]
+    types: tuple[Type, ...]
+    pairs: Pairs = ()
+    name: str = ""
+    source: str = field(default="", compare=False)
+
+    @property
+    def type(self) -> Type:
+        """The type of a node with one result."""
+        if len(self.types) != 1:
+            raise NetError(f"{self.operation} has {len(self.types)} results; read one of them with `result`")
+        return self.types[0]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes of the operation: its arguments other than operands."""
+        return MappingProxyType(dict(self.pairs))
+
+    @property
+    def recur(self) -> "Recur":
+        """The recurrence of a `recur` node."""
+        return Recur.of(self.attributes)
+
+    @property
+    def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The left and the right operands of a product, or of sums of products."""
+        lefts: int = self.attributes.get("lefts", 1)
+        return self.inputs[:lefts], self.inputs[lefts:]
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of one weight of a product, in the encoding in which it is read."""
+        weights: str | None = self.attributes.get("weights")
+        return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
+
+    @property
+    def row(self) -> Operation:
+        """The operation's row of the table."""
+        return OPERATIONS[self.operation]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the operation: pointwise, view, reduce, matmul, gather, source or extent."""
+        return self.row.kind
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the node is a view of one other node, so that nothing is computed for it."""
+        return self.kind == "view" and len(self.inputs) == 1
+
+
+@dataclass(frozen=True)
+class Net:
+    """Nodes in topological order, with the numbers of the inputs and of the results."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __hash__(self) -> int:
+        # A cheap hash: a body is looked up whenever a node that holds it is made, and few nets collide.
+        return hash((len(self.nodes), self.inputs, self.results))
+
+    def __str__(self) -> str:
+        return "\n".join(net_lines(self))
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node by its number."""
+        return self.nodes[number].type
+
+    def users(self) -> list[list[int]]:
+        """For each node, the numbers of the nodes that read it."""
+        users: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for operand in node.inputs:
+                users[operand].append(number)
+        return users
+
+
+def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
+    """A net from parts that are known to be valid, made without the check."""
+    net = object.__new__(Net)
+    vars(net).update(nodes=nodes, inputs=inputs, results=results)
+    return net
+
+
+def check(net: Net) -> None:
+    """Raises `NetError` unless every node follows the rules of its operation."""
+    for number, node in enumerate(net.nodes):
+        if node.operation not in OPERATIONS:
+            raise NetError(f"%{number}: no operation is called {node.operation!r}")
+        if any(not 0 <= operand < number for operand in node.inputs):
+            raise NetError(f"%{number} = {node.operation} reads a node that does not come before it")
+        if node.types != types_of(net.nodes, node.operation, node.inputs, dict(node.pairs)):
+            raise NetError(
+                f"%{number} = {node.operation} does not have the result types "
+                f"{', '.join(map(str, node.types))}"
+            )
+    declared = tuple(number for number, node in enumerate(net.nodes) if node.operation == "input")
+    if sorted(net.inputs) != sorted(declared):
+        raise NetError("the inputs of a net must be exactly its `input` nodes")
+    if any(not 0 <= result < len(net.nodes) for result in net.results):
+        raise NetError("a result of the net is not one of its nodes")
+
+
+def types_of(
+    nodes: Sequence[Node],
+    operation: str,
+    inputs: tuple[int, ...],
+    attributes: Mapping[str, Any],
+) -> tuple[Type, ...]:
+    """The types of an operation's results for these operands; raises `NetError` if it cannot take them."""
+    if operation == "result":
+        operands = list(nodes[inputs[0]].types)
+    else:
+        operands = [nodes[operand].type for operand in inputs]
+    return OPERATIONS[operation].types(operands, attributes)
+
+
+class Builder:
+    """Makes a net node by node. Equal nodes are made once.
+
+    around: the builder of the outer net, if its values may be used in this one.
+    is_model: whether the net is a whole model, in which recurrences begin with zeros by default.
+    """
+
+    def __init__(self, is_model: bool = False) -> None:
+        self.around: Builder | None = None
+        self.is_model = is_model
+        self.nodes: list[Node] = []
+        self._known: dict[tuple[str, tuple[int, ...], tuple[Type, ...], Pairs], int] = {}
+        self._listed = 0  # how many nodes are in `_known`; nodes that were kept are listed when one is made
+
+    def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
+        """The number of the node that applies `operation`."""
+        return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
+
+    def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
+        """The number of a node with these parts: an equal node if there is one, else a new one."""
+        types = types_of(self.nodes, operation, inputs, dict(pairs))
+        key = operation, inputs, types, pairs
+        for kept in range(self._listed, len(self.nodes)):
+            node = self.nodes[kept]
+            self._known.setdefault((node.operation, node.inputs, node.types, node.pairs), kept)
+        number = None if operation == "input" else self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.nodes)
+            self.nodes.append(Node(*key, name, source))
+        self._listed = len(self.nodes)
+        return number
+
+    def input(self, type_: Type, name: str) -> int:
+        """The number of a new input."""
+        return self.add("input", name=name, type=type_)
+
+    def constant(self, value: Any, name: str = "") -> int:
+        """The number of a constant array. name: its name, if it becomes a parameter later."""
+        return self.add("constant", name=name, value=Literal(value))
+
+    def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
+        """The number of a copy of a node on other operands, with some attributes changed."""
+        pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
+        return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
+
+    def keep(self, node: Node) -> int:
+        """The number of a node of another net, copied without a check.
+
+        Its operands must have the same numbers here, and no node made so far may be equal to it.
+        """
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node made so far."""
+        return self.nodes[number].type
+
+    def is_inside(self, other: "Builder") -> bool:
+        """Whether the other builder makes a net around this one's, at any depth."""
+        return self.around is not None and (self.around is other or self.around.is_inside(other))
+
+    def captured(self, other: "Builder", number: int) -> int:
+        """The number in this net of a value of the outer net."""
+        raise NetError("this net cannot use values of another net")
+
+    def net(self, results: Iterable[int]) -> Net:
+        """The net with these results and all inputs made so far, without nodes that no result needs."""
+        return without_unused(tuple(self.nodes), tuple(results))
+
+
+def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
+    """The net of the nodes that the results need, and of all inputs.
+
+    The nodes come from a checked net or a builder, so their types are not checked again.
+    """
+    inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
+    needed = ancestors(nodes, results) | inputs
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = nodes
+    if len(needed) < len(nodes):
+        kept = tuple(
+            Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
+            for n in (nodes[number] for number in sorted(needed))
+        )
+    return unchecked_net(
+        kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results)
+    )
+
+
+def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
+    """The net of some results, with these nodes as inputs in this order.
+
+    Raises `NetError` if the results need another input.
+    """
+    made = Builder()
+    place = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
+    wanted = tuple(results)
+    for number in sorted(ancestors(builder.nodes, wanted) - place.keys()):
+        node = builder.nodes[number]
+        if node.operation == "input":
+            raise NetError(f"%{number} = input {node.name} is read, but is not among the inputs of the net")
+        place[number] = made.copy(node, [place[operand] for operand in node.inputs])
+    return made.net(place[number] for number in wanted)
+
+
+def all_nodes(net: Net) -> Iterator[Node]:
+    """The nodes of a net and of the bodies in it."""
+    for node in net.nodes:
+        yield node
+        for _, value in node.pairs:
+            if isinstance(value, Net):
+                yield from all_nodes(value)
+
+
+def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
+    """The nodes that these depend on, themselves included."""
+    reached = set(numbers)
+    for number in reversed(range(len(nodes))):
+        if number in reached:
+            reached.update(nodes[number].inputs)
+    return reached
+
+
+# ---- recurrences -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recur:
+    """A recurrence: its body, its numbers of sequences and memories, and how it runs.
+
+    body: the net of one step.
+    sequence_count, memory_count: how many of the leading operands are sequences and initial memories.
+    reverse: whether sequences run from the last step to the first.
+    unroll: the number of steps per iteration of the compiled loop.
+    precision: the precision of its products; None for the dtype of the values.
+
+    >>> from stepnet.compiler.net.types import ROWS
+    >>> inside = Builder()
+    >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    >>> recur = Recur(inside.net([inside.add("add", x, h)] * 2), sequence_count=1, memory_count=1)
+    >>> recur.sequences, recur.memories, recur.outputs, recur.following
+    ([0], [1], [2], [2])
+    >>> recur.operands_by_kind(["frames", "zeros"])
+    OperandsByKind(sequences=['frames'], memories=['zeros'], others=[])
+    """
+
+    body: Net
+    sequence_count: int
+    memory_count: int
+    reverse: bool = False
+    unroll: int = 1
+    precision: Precision | None = None
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> "Recur":
+        """The recurrence of a node with these attributes."""
+        return cls(
+            attributes["body"],
+            attributes["sequences"],
+            attributes["memories"],
+            attributes.get("reverse", False),
+            attributes.get("unroll", 1),
+            attributes.get("precision"),
+        )
+
+    @property
+    def order(self) -> Order:
+        """The order of the operands and results."""
+        return Order(self.sequence_count, self.memory_count)
+
+    # ---- numbers of the body's nodes
+
+    @property
+    def sequences(self) -> list[int]:
+        """The inputs of the body that are a step's slices of the sequences."""
+        return self.operands_by_kind(self.body.inputs).sequences
+
+    @property
+    def memories(self) -> list[int]:
+        """The inputs of the body that are the memories before a step."""
+        return self.operands_by_kind(self.body.inputs).memories
+
+    @property
+    def others(self) -> list[int]:
+        """The inputs of the body that are the same at every step: statics and parameters."""
+        return self.operands_by_kind(self.body.inputs).others
+
+    @property
+    def outputs(self) -> list[int]:
+        """The results of the body that are a step's outputs."""
+        return self.results_by_kind(self.body.results).outputs
+
+    @property
+    def following(self) -> list[int]:
+        """The results of the body that are the memories after a step."""
+        return self.results_by_kind(self.body.results).memories
+
+    # ---- entries in the order of operands or results
+
+    def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
+        """A list with an entry per operand, divided by kind."""
+        return self.order.operands_by_kind(operands)
+
+    def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
+        """A list with an entry per result, divided by kind."""
+        return self.order.results_by_kind(results)
+
+    # ---- nodes
+
+    def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
+        """The number of a new node with this recurrence."""
+        further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
+        further |= {"precision": self.precision} if self.precision else {}
+        return builder.add(
+            "recur",
+            *operands,
+            name=name,
+            source=source,
+            body=self.body,
+            sequences=self.sequence_count,
+            memories=self.memory_count,
+            reverse=self.reverse,
+            **further,
+        )
+
+    def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
+        """The numbers of the results of a new node with this recurrence, by kind."""
+        number = self.add(builder, operands)
+        count = len(builder.nodes[number].types)
+        return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

@@ -1,0 +1,55 @@
+"""A net as text: a line for each node, and below a recurrence the lines of its body.
+
+`ir.py` imports this file, so that `str` gives the text; nets and nodes therefore have no types here.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from stepnet.compiler.net.types import Type
+
+
+def value_names(net: Any) -> list[str]:
+    """The names of nodes in the text: an input has its own name, all others are numbered."""
+    names: list[str] = []
+    for number, node in enumerate(net.nodes):
+        named = node.operation == "input" and node.name and node.name not in names
+        names.append(node.name if named else f"%{number}")
+    return names
+
+
+def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
+    """The lines of a net's text."""
+    names, results = value_names(net), tuple[int, ...](net.results)
+    inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
+    lines = [f"{indent}{title}("]
+    lines += [f"{indent}    {line}," for line in inputs]
+    lines += [f"{indent}):"]
+    for number, node in enumerate(net.nodes):
+        if node.operation != "input":
+            lines += node_lines(node, names, number, indent + "  ")
+    return [*lines, f"{indent}  return {', '.join(names[result] for result in results)}"]
+
+
+def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[str]:
+    """The text of a node: a line, followed by its body if it has one."""
+    inputs: Iterable[int] = node.inputs
+    pairs: Iterable[tuple[str, Any]] = node.pairs
+    operands = " ".join(names[operand] for operand in inputs)
+    attributes = " ".join(
+        f"{key}={attribute_text(value)}"
+        for key, value in pairs
+        if key != "body" and not isinstance(value, Type)
+    )
+    types = ", ".join(map(str, node.types))
+    head = " ".join(
+        part for part in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if part
+    )
+    lines = [f"{head} : {types}"]
+    body = node.attributes.get("body")
+    return lines if body is None else [*lines, *net_lines(body, "body", indent + "  ")]
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute as text without spaces in tuples."""
+    return str(value).replace(" ", "")

@@ -1,0 +1,270 @@
+"""The type rules of operations: from the types of the operands to those of the results. A rule raises
+`NetError` for operands that its operation cannot take.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.meanings import REDUCTIONS
+from stepnet.compiler.net.recur import Order
+from stepnet.compiler.net.types import CONST, ROWS, Extent, Type, extent_of, is_static_extent, joint_extent
+from stepnet.compiler.values.dtypes import COMPUTED, DTYPES
+from stepnet.errors import NetError
+
+Array = np.ndarray
+ENDS = ("first", "last")
+"""The single steps of a sequence to which `expand` can write; by default it writes to all."""
+TOTALS = ("contract", "scatter", "reduce")
+"""Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row."""
+Attributes = Mapping[str, Any]
+TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
+KEPT = 1024
+
+
+def with_cache(rule: TypeRule) -> TypeRule:
+    """The type rule with a cache: for rules that call NumPy, which every pass calls with the same arguments.
+
+    The key contains the types of the attributes' numbers, as exponents 2 and 2.0 are equal but give different
+    dtypes.
+    """
+
+    @lru_cache(KEPT)
+    def cached(
+        operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any
+    ) -> tuple[Type, ...]:
+        return rule(operands, dict(pairs))
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        return cached(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
+
+    return types
+
+
+def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
+    """The type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
+
+    @with_cache
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        try:
+            shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+        except ValueError:
+            shapes = " and ".join(operand.element for operand in operands)
+            raise NetError(f"feature shapes do not fit together: {shapes}") from None
+        try:
+            probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
+        except TypeError as error:  # for instance, NumPy does not subtract booleans
+            raise NetError(str(error)) from None
+        if probe.dtype.name not in COMPUTED:
+            dtypes = ", ".join(operand.dtype for operand in operands)
+            raise NetError(
+                f"the result for {dtypes} would be of dtype {probe.dtype}, which a net does not support"
+            )
+        return (Type(joint_extent(operands), shape, probe.dtype.name),)
+
+    return types
+
+
+def element_types(meaning: Callable[..., Array]) -> TypeRule:
+    """The type rule of an operation within elements: it applies the operation's meaning to zero rows."""
+
+    @with_cache
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        if any(operand.extent != operands[0].extent for operand in operands):
+            raise NetError("the operands of an operation within elements must have the same extent")
+        probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
+        try:
+            result = meaning(*probes, **attributes)
+        except ValueError as error:
+            raise NetError(str(error)) from None
+        return (Type(operands[0].extent, result.shape[1:], result.dtype.name),)
+
+    return types
+
+
+def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The operand in another dtype; only floats can be cast to a storage dtype."""
+    operand, dtype = operands[0], str(attributes["dtype"])
+    result = Type(operand.extent, operand.shape, dtype)
+    if DTYPES[dtype].is_stored and not operand.is_float:
+        raise NetError(f"{operand.dtype} cannot be cast to {dtype}: only floats can")
+    return (result,)
+
+
+def computing(rule: TypeRule) -> TypeRule:
+    """A type rule that also refuses operands of storage dtypes, for operations that compute."""
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        for operand in operands:
+            if DTYPES[operand.dtype].is_stored:
+                raise NetError(
+                    f"{operand.dtype} is a storage dtype: cast the value to {operand.computed.dtype} to "
+                    "compute with it"
+                )
+        return rule(operands, attributes)
+
+    return types
+
+
+@with_cache
+def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """[..., k] with a constant [k, n] gives [..., n]."""
+    left, right = operands
+    if right.extent != CONST:
+        raise NetError("the right side of a matmul must be a parameter")
+    if not left.shape or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
+        raise NetError(
+            f"{left.element} @ {right.element} does not fit: "
+            "the last size of the left must be the first of the right"
+        )
+    dtype = np.result_type(left.dtype, right.dtype).name
+    return (Type(left.extent, (*left.shape[:-1], right.shape[1]), dtype),)
+
+
+def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """For each sum of products, the type of every `matmul` in it. lefts: the number of left sides."""
+    lefts: int = attributes["lefts"]
+    sides, rights = operands[:lefts], operands[lefts:]
+    if not sides or not rights or len(rights) % lefts:
+        raise NetError(f"{len(rights)} right sides are not a multiple of {lefts} left sides")
+    types = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
+    sums = [types[at : at + lefts] for at in range(0, len(types), lefts)]
+    if any(len(set(terms)) > 1 for terms in sums):
+        raise NetError("products that are added must have the same type")
+    return tuple(terms[0] for terms in sums)
+
+
+def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """A constant [n, ...] with integers [...] gives [..., ...]."""
+    table, index = operands
+    if table.extent != CONST or not table.shape:
+        raise NetError("gather takes rows of a parameter with at least one axis")
+    if DTYPES[index.dtype].kind != "integer":
+        raise NetError(f"gather takes integer indices, not {index.dtype}; cast them with .astype(np.int64)")
+    return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
+
+
+def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Integers [...] with values [..., ...] of the same extent give a constant [rows, ...]."""
+    index, values = operands
+    leading = values.shape[: len(index.shape)]
+    if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
+        raise NetError(f"scatter takes integer indices and one value per index, not {index} and {values}")
+    return (Type(CONST, (attributes["rows"], *values.shape[len(index.shape) :]), values.dtype),)
+
+
+def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The type of the array itself."""
+    value = attributes["value"].value
+    return (Type(CONST, value.shape, value.dtype.name),)
+
+
+def input_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The declared type."""
+    return (attributes["type"],)
+
+
+def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The index of the step: an integer per row."""
+    return (Type(ROWS, (), "int64"),)
+
+
+def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """One of several results of a node; the operands are the types of all of them."""
+    of: int = attributes["of"]
+    return (operands[of],)
+
+
+def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The operand's element at a deeper extent, where each value is repeated. With `how` it is written only
+    to the first or last step of each sequence, and the others are zeros.
+    """
+    extent, operand = attributes["extent"], operands[0]
+    if (how := attributes.get("how")) not in (None, *ENDS) or (
+        how and len(extent) != len(operand.extent) + 1
+    ):
+        raise NetError(
+            f"expand writes to the first or last step of one more axis, not {how!r} from {operand}"
+        )
+    if extent[: len(operand.extent)] != operand.extent or extent == operand.extent:
+        raise NetError(f"expand goes to a deeper extent, which {'/'.join(extent)} is not for {operand}")
+    return (operand.at(extent),)
+
+
+def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The operand's element at the extent without its innermost axis."""
+    if not operands[0].extent:
+        raise NetError("reduce takes a value with one entry per row or per step, not a constant")
+    if attributes["how"] not in REDUCTIONS:
+        raise NetError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {attributes['how']}")
+    if REDUCTIONS[str(attributes["how"])](np.zeros((1, 1), operands[0].dtype)).dtype != operands[0].dtype:
+        raise NetError(
+            f"the {attributes['how']} of {operands[0].dtype} would have another dtype; cast the operand first"
+        )
+    return (operands[0].at(operands[0].extent[:-1]),)
+
+
+def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """[..., k] and [..., n] of one extent give a constant [k, n], summed over all vectors of all elements."""
+    left, right = operands
+    alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
+    if not alike or not left.extent or not left.shape or not right.shape:
+        raise NetError(
+            f"contract takes two values of the same extent and leading feature axes, not {left} and {right}"
+        )
+    shape = (left.shape[-1], right.shape[-1])
+    return (Type(CONST, shape, np.result_type(left.dtype, right.dtype).name),)
+
+
+def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The outputs of the body at every step, then the final value of each memory.
+
+    A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
+    step outside.
+    """
+    order, body = Order.of(attributes), attributes["body"]
+    sequences = order.sequence_count
+    if sequences < 1:
+        raise NetError("a recurrence must run over at least one sequence")
+    deep = recur_extent(operands, attributes)
+    outputs, following = order.results_by_kind([body.nodes[result].type for result in body.results])
+    for position, operand in enumerate(operands):
+        inside = body.nodes[body.inputs[position]].type
+        outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
+        if position < sequences:
+            outside = deeper(deep, inside.extent)
+        if (outside, inside.shape, inside.dtype) != (operand.extent, operand.shape, operand.dtype):
+            raise NetError(
+                f"operand {position} of the recurrence is {operand}, but its body expects {inside}"
+            )
+    for memory, after in zip(order.operands_by_kind(operands).memories, following, strict=True):
+        if memory.element != after.element:
+            raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
+    for output in outputs:
+        if is_static_extent(output.extent):
+            raise NetError(f"an output is {output}, a sequence per row: reduce it to one value per row")
+    for what, types in (("an output", outputs), ("a memory", following)):
+        for type_ in types:
+            if type_.extent == CONST:
+                raise NetError(f"{what} of a body is {type_}, a constant for all rows: expand it to rows")
+    for node in body.nodes:
+        if node.operation in TOTALS and node.type.extent == CONST:
+            raise NetError(
+                f"a {node.operation} to const sums over all rows, which a body may not do: move it outside"
+            )
+    per_step = (output.at(deeper(deep, output.extent)) for output in outputs)
+    return (*per_step, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
+
+
+def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
+    """The extent of the values of a recurrence that are per step."""
+    body = attributes["body"]
+    inner = len(body.nodes[body.inputs[0]].type.extent) - 1
+    return operands[0].extent[: len(operands[0].extent) - inner]
+
+
+def deeper(deep: Extent, inside: Extent) -> Extent:
+    """The outer extent of a value of the body; deep: the outer extent of the body's rows."""
+    return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

@@ -1,0 +1,160 @@
+"""The type of a value in a net: its extent, its feature shape and its dtype.
+
+The extent is the number of values, as a path of ragged axes:
+
+    const                 one per model               a parameter
+    rows                  one per sequence            a static, a memory, a final state
+    rows/steps            one per step                an input, an output
+    rows/steps/words      one per step of an inner sequence
+    rows/keys             one per step of a static sequence
+
+Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
+sequence is a sequence that each row has once, such as the keys of an attention; its axis has a name of its
+own.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.errors import NetError
+
+Extent = tuple[str, ...]
+AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
+CONST: Extent = ()
+ROWS: Extent = AXES[:1]
+STEPS: Extent = AXES[:2]
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type: extent x feature shape x dtype.
+
+    >>> print(Type(ROWS, (64,), "float32"))
+    rows f32[64]
+    """
+
+    extent: Extent
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise NetError(f"dtype {self.dtype} is not supported: use one of {', '.join(DTYPES)}")
+        if self.shape and min(self.shape) < 0:
+            raise NetError(f"a shape has no negative size: {self.shape}")
+
+    def __str__(self) -> str:
+        return f"{extent_text(self.extent)} {self.element}"
+
+    @property
+    def element(self) -> str:
+        """The type without its extent as text: f32[64]."""
+        return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def size(self) -> int:
+        """The number of elements in the feature shape."""
+        return int(prod(self.shape))
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the dtype is a floating-point one."""
+        return DTYPES[self.dtype].kind == "float"
+
+    @property
+    def computed(self) -> "Type":
+        """The same type with its compute dtype.
+
+        >>> print(Type(ROWS, (64,), "bfloat16").computed)
+        rows f32[64]
+        """
+        return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
+
+    def at(self, extent: Extent) -> "Type":
+        """The same type with another extent."""
+        return Type(extent, self.shape, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """An array that is part of a net. Two literals are equal if they have the same dtype, shape and bits."""
+
+    value: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", read_only_copy(self.value))
+
+    def _key(self) -> tuple[str, tuple[int, ...], bytes]:
+        return self.value.dtype.str, self.value.shape, self.value.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        if self.value.size <= 8:
+            return str(self.value.tolist())
+        return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The array, contiguous and in native byte order, copied only if necessary."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def read_only_copy(array: np.ndarray) -> np.ndarray:
+    """A read-only copy, contiguous and in native byte order."""
+    copy = np.array(array, array.dtype.newbyteorder("="), order="C")
+    copy.setflags(write=False)
+    return copy
+
+
+def extent_of(depth: int) -> Extent:
+    """The extent with this number of axes; raises `NetError` if it is too large."""
+    if depth > len(AXES):
+        raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
+    return AXES[:depth]
+
+
+def is_static_extent(extent: Extent) -> bool:
+    """Whether an extent is that of a static sequence.
+
+    >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
+    (True, False)
+    """
+    return bool(extent) and extent[-1] not in AXES
+
+
+def extent_text(extent: Extent) -> str:
+    """The extent as text: const, rows, rows/steps."""
+    return "/".join(extent) or "const"
+
+
+def hash_text(data: bytes) -> str:
+    """A hash of bytes: eight hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def joint_extent(types: Sequence[Type]) -> Extent:
+    """The extent that all values other than constants share; raises `NetError` if they differ."""
+    extents = {type_.extent for type_ in types if type_.extent != CONST}
+    if len(extents) > 1:
+        listed = ", ".join(sorted(map(extent_text, extents)))
+        short, long = min(extents, key=len), max(extents, key=len)
+        hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
+        raise NetError(
+            f"values of different extents meet: {listed}{hint if long[: len(short)] == short else ''}"
+        )
+    return extents.pop() if extents else CONST

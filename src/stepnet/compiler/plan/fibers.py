@@ -1,0 +1,317 @@
+"""Fibers: a per-row matrix cut into the elements that a reduction combines for one unit.
+
+    memory C [K, V]                      unit u has the fiber C[:, u]
+    r = sum(C * k, axis 0)
+    C = C + k * (v - r)            ->    for each unit:  r, then its fiber of C, then its part of y
+    y = sum(C * q, axis 0)
+
+A step of linear attention passes over its matrix several times, and each pass needs a sum over the whole
+matrix first. For one unit, however, it needs only that unit's fiber. So the whole step is one phase: a fiber
+stays in the L1 cache, and only the next memory is written.
+
+The elements of a node may lie in any order; the fibers map each depth and unit to the index of an element. So
+a matrix that is summed over its last axis needs no transposition: its memory is stored fiber by fiber, and so
+is a static.
+
+Matrices that are not part of a memory have fibers where this saves writing and reading them: those computed
+from a static of the same size, and those much larger than the values that they are computed from.
+
+    a [I, J], b [J, K]                   the terms [J, I, K] of a product of two matrices of a row are
+    sum(a.T[:, :, None] * b[:, None], 0)    added up as they are computed
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
+from stepnet.compiler.plan.views import reads_along, view_places
+
+Array = np.ndarray
+
+SUMS = ("sum", "max", "min")
+"""Reductions over fibers."""
+FEWEST_UNITS = 8
+"""With fewer units than this, vectors run along the reduced axis."""
+LONG = 16
+"""The fiber length from which vectors may run along a fiber instead of across units."""
+LARGER, LARGE = 2, 1024
+"""A matrix outside the memories has fibers only if it is more than LARGER times as large as the values that
+it is computed from, and has at least LARGE elements."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fibers:
+    """The fibers of the matrices in a step.
+
+    net: the body of the step.
+    places: for each node that is cut into fibers, the index of its element at each depth and unit, [depth,
+        units].
+    sums: the reductions over fibers, with their numbers of units.
+    known, read: caches of `along` and `first_places`.
+    """
+
+    net: Net
+    places: dict[int, Array] = field(default_factory=dict[int, Array])
+    sums: dict[int, int] = field(default_factory=dict[int, int])
+    known: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
+    read: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
+
+    def __bool__(self) -> bool:
+        return bool(self.sums)
+
+    def units(self, number: int) -> int | None:
+        """The number of units of a node that is cut into fibers, or reduces them; None for any other."""
+        if number in self.places:
+            return self.places[number].shape[1]
+        return self.sums.get(number)
+
+    def first_places(self, units: int) -> list[Array]:
+        """For values that are not cut into this number of fibers: the indices that the first element of each
+        fiber reads, [units].
+        """
+        if units not in self.read:
+            net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
+            self.read[units] = [
+                places_read(net, operand, net.nodes[number])[at[0]]
+                for number, at in own.items()
+                for operand in net.nodes[number].inputs
+                if net.nodes[number].operation != "input"
+                and (root := view_chain(net, operand)[0]) not in self.places
+                and net.type_of(root).extent == ROWS
+            ]
+        return self.read[units]
+
+    def along(self, operand: int, user: int) -> bool:
+        """Whether each element of a node reads an element of the same unit of an operand, and of the same
+        depth if the operand is cut into fibers.
+        """
+        if (operand, user) not in self.known:
+            self.known[operand, user] = self.reads_along(operand, user)
+        return self.known[operand, user]
+
+    def reads_along(self, operand: int, user: int) -> bool:
+        """The answer of `along`, computed."""
+        net = self.net
+        root, node = view_chain(net, operand)[0], net.nodes[user]
+        if user in self.sums:
+            return root in self.places and np.array_equal(summed(net, user), self.places[root])
+        if user not in self.places:
+            return root not in self.places and node.kind == "pointwise" and reads_along(net, operand, node)
+        read = places_read(net, operand, node)[self.places[user]]
+        if root in self.places:
+            return np.array_equal(read, self.places[root])
+        size = net.type_of(root).size
+        return read.shape[1] == size and bool(np.all(read == np.arange(size, dtype=np.int64)))
+
+
+def summed(net: Net, number: int) -> Array:
+    """The indices of the elements that a reduction combines, [depth, units]."""
+    node = net.nodes[number]
+    places = view_places(net, node.inputs[0])
+    return places if node.attributes["axes"] == (-2,) else places.T
+
+
+def places_read(net: Net, operand: int, node: Node) -> Array:
+    """For each element of a node, laid flat, the index of the operand's element that it reads."""
+    return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
+
+
+def lie_along(places: Array) -> bool:
+    """Whether the elements of neighbouring units are contiguous at every depth; places: [depth, units]."""
+    return bool(np.all(np.diff(places, axis=1) == 1))
+
+
+def lie_near(places: Array) -> bool:
+    """Whether most neighbouring units read the same element or neighbouring elements."""
+    steps = np.diff(places[0])
+    return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
+
+
+def is_permutation(places: Array, size: int) -> bool:
+    """Whether the places are a permutation of 0, ..., size - 1."""
+    if places.size != size:
+        return False
+    is_there = np.zeros(size, bool)
+    is_there[places] = True
+    return bool(is_there.all())
+
+
+def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
+    """The fibers of a step: of its memories that are matrices, of statics, and of values computed from them.
+
+    following: for each memory, the node of its next value. statics: the inputs with one value per row.
+    """
+    every, search = Fibers(net), Search(net, following, statics)
+    groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
+    # If reductions want fibers along different axes of a matrix, the group with more reductions wins.
+    for group in sorted(groups, key=lambda group: -len(group.sums)):
+        if not group.places.keys() & every.places.keys():
+            every.places.update(group.places)
+            every.sums.update(group.sums)
+    for static in statics:
+        places = search.places_of_static(static, every.places)
+        if places is not None:
+            every.places[static] = places
+    return every
+
+
+@dataclass
+class Search:
+    """The search for groups of matrices of a step whose fibers agree.
+
+    following: for each memory, the node of its next value.
+    statics: the inputs with one value per row.
+    """
+
+    net: Net
+    following: Mapping[int, int]
+    statics: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        self.users = self.net.users()
+        self.memory_of = {after: memory for memory, after in self.following.items()}
+
+    def reductions(self) -> list[int]:
+        """The reductions of a matrix over one axis whose results have at least `FEWEST_UNITS` units."""
+        return [
+            number
+            for number, node in enumerate(self.net.nodes)
+            if node.operation in SUMS
+            and node.type.extent == ROWS
+            and node.type.size >= FEWEST_UNITS
+            and self.net.type_of(node.inputs[0]).size > node.type.size
+        ]
+
+    def group(self, reduction: int) -> Fibers | None:
+        """The group of nodes that share fibers with the operand of a reduction; None if their fibers disagree
+        or do not pay.
+        """
+        root, places = (
+            view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
+            summed(self.net, reduction),
+        )
+        if not self.can_have(root) or not is_permutation(places, self.net.type_of(root).size):
+            return None
+        group, waiting = dict[int, Array](), [(root, places)]
+        while waiting:
+            number, places = waiting.pop()
+            if number in group:
+                if not np.array_equal(group[number], places):
+                    return None
+                continue
+            group[number] = places
+            waiting += self.neighbours(number, places)
+        carries = not group.keys().isdisjoint(self.following)
+        if self.is_scattered(group) or not (carries or self.pays_alone(group)):
+            return None
+        units = self.net.nodes[reduction].type.size
+        sums = {
+            number: units
+            for number in self.reductions()
+            if (read := view_chain(self.net, self.net.nodes[number].inputs[0])[0]) in group
+            and np.array_equal(summed(self.net, number), group[read])
+        }
+        return Fibers(self.net, group, sums)
+
+    def is_scattered(self, group: Mapping[int, Array]) -> bool:
+        """Whether neighbouring units would read distant elements of a value as large as the group.
+
+        Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
+        """
+        net, size = self.net, max(places.size for places in group.values())
+        return any(
+            net.type_of(root).size == size
+            and not lie_near(places_read(net, operand, net.nodes[number])[places])
+            for number, places in group.items()
+            if len(places) >= LONG
+            for operand in net.nodes[number].inputs
+            if (root := view_chain(net, operand)[0]) not in group
+            if net.type_of(root).extent == ROWS and root not in self.statics
+        )
+
+    def pays_alone(self, group: Mapping[int, Array]) -> bool:
+        """Whether a group without a memory should have fibers: it is much larger than the values that it is
+        computed from, other than statics of its size that are stored in the order in which they are read.
+        """
+        net, size = self.net, max(places.size for places in group.values())
+        read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
+        others = {root for root, _, _ in read if root not in group and net.type_of(root).extent == ROWS}
+        if size < LARGE or size <= LARGER * sum(net.type_of(n).size for n in others - {*self.statics}):
+            return False
+        return all(
+            net.type_of(root).size < size
+            or lie_along(places_read(net, operand, net.nodes[reader])[group[reader]])
+            or self.places_of_static(root, group) is not None
+            for root, operand, reader in read
+            if root in self.statics
+        )
+
+    def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
+        """The fibers of a static that only matrices with agreeing fibers read, each element once; None for
+        other statics. places: the fibers of these matrices.
+        """
+        size, own = self.net.type_of(static).size, list[Array]()
+        for reader, operand in self.readers(static):
+            node = self.net.nodes[reader]
+            if reader not in places or node.type.size != size:
+                return None
+            read = places_read(self.net, operand, node)
+            if not is_permutation(read, size):
+                return None
+            own.append(read[places[reader]])
+        agree = own and all(np.array_equal(own[0], each) for each in own[1:])
+        return own[0] if agree and not self.is_read_otherwise(static) else None
+
+    def is_read_otherwise(self, number: int) -> bool:
+        """Whether a value is a result, or is read (through views) by a node that is not pointwise."""
+        users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
+        results = {view_chain(self.net, result)[0] for result in self.net.results}
+        return number in results or any(user.kind != "pointwise" for user in users)
+
+    def can_have(self, number: int) -> bool:
+        """Whether a node may be cut into fibers: a pointwise node, or a memory that a pointwise node
+        computes.
+        """
+        if number in self.following:
+            after = self.net.nodes[self.following[number]]
+            return after.kind == "pointwise"
+        node = self.net.nodes[number]
+        return node.kind == "pointwise" and node.type.extent == ROWS
+
+    def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
+        """The nodes that must have fibers if this node has, with their places: operands and readers that
+        correspond to it element by element, and the next or previous value of a memory.
+        """
+        net, size = self.net, self.net.type_of(number).size
+        if number in self.following:
+            yield self.following[number], places
+        else:
+            for operand in net.nodes[number].inputs:
+                root = view_chain(net, operand)[0]
+                read = places_read(net, operand, net.nodes[number])
+                if self.can_have(root) and is_permutation(read, net.type_of(root).size):
+                    yield root, read[places]
+        if number in self.memory_of and self.can_have(self.memory_of[number]):
+            yield self.memory_of[number], places
+        for reader, operand in self.readers(number):
+            node = net.nodes[reader]
+            read = places_read(net, operand, node)
+            if node.type.size == size and self.can_have(reader) and is_permutation(read, size):
+                inverse = np.empty_like(read)
+                inverse[read] = np.arange(size)
+                yield reader, inverse[places]
+
+    def readers(self, number: int) -> Iterable[tuple[int, int]]:
+        """The pointwise nodes that read a value, directly or through views, each with the operand that it
+        reads.
+        """
+        for user in self.users[number]:
+            node = self.net.nodes[user]
+            if node.is_view:
+                yield from self.readers(user)
+            elif node.kind == "pointwise":
+                yield user, number

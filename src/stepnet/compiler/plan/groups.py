@@ -1,0 +1,188 @@
+"""Groups of nodes that run together, and the waves in which they run: where a schedule is cut into parts."""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.type_rules import TOTALS, recur_extent
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.passes.lift import is_inner
+from stepnet.compiler.plan.passes.when import is_constant, known_once
+from stepnet.compiler.plan.totals import totals_by_recurrence
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The nodes of a net that have no part of their own, as the parts of other nodes compute them.
+
+    once: constants that are known when parameters are bound.
+    through: expansions whose readers read the unexpanded value, so that no array is written.
+    sums: reductions over steps that are accumulated step by step where the values are computed.
+    zeros: initial memories that are zeros.
+    ends: for recurrences of which only the last outputs are read: for each output, the node of its last
+        value.
+    totals: for each recurrence, the totals of its results that its part computes.
+    """
+
+    once: set[int]
+    through: set[int]
+    sums: set[int]
+    zeros: set[int]
+    ends: dict[int, dict[int, int]]
+    totals: dict[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, net: Net) -> "Groups":
+        """The groups of a net."""
+        once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
+        totals = totals_by_recurrence(net, once, flat - ends.keys())
+        return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
+
+    @property
+    def without_part(self) -> set[int]:
+        """The nodes that have no part of their own: other parts compute them, or they are constant."""
+        members = {number for numbers in self.totals.values() for number in numbers}
+        members |= {number for pairs in self.ends.values() for number in pairs.values()}
+        return self.once | self.through | self.sums | self.zeros | members
+
+
+def has_inner(body: Net) -> bool:
+    """Whether a step reads inner sequences or static sequences."""
+    types = [type_ for node in body.nodes for type_ in node.types]
+    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a node works on values of a single extent."""
+    return node.operation not in ("recur", "expand", *TOTALS)
+
+
+def results_of(net: Net, number: int) -> tuple[int, ...]:
+    """For each result of a recurrence the node that reads it; -1 for a result that is not read."""
+    pickers = [-1] * len(net.nodes[number].types)
+    for picker, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] == number:
+            pickers[node.attributes["of"]] = picker
+    return tuple(pickers)
+
+
+def repeated(net: Net) -> set[int]:
+    """The expansions to steps that need no array, because their readers can read the value of the sequence
+    instead.
+
+    Each such reader has another operand that changes from step to step.
+    """
+    users = net.users()
+
+    def beside(number: int, user: int) -> bool:
+        node = net.nodes[user]
+        others = (net.nodes[operand] for operand in node.inputs if operand != number)
+        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
+        return is_plain(node) and node.operation != "result" and deep
+
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and "how" not in node.attributes
+        and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
+        and net.type_of(node.inputs[0]).extent != CONST
+        and users[number]
+        and number not in net.results
+        and all(beside(number, user) for user in users[number])
+    }
+
+
+def summed(net: Net) -> set[int]:
+    """The sums over the steps of each sequence that are accumulated while the values are computed."""
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "reduce"
+        and node.attributes["how"] == "sum"
+        and not is_constant(node)
+        and is_plain(operand := net.nodes[node.inputs[0]])
+        and operand.operation not in ("input", "index", "result")
+        and not is_constant(operand)
+    }
+
+
+def zeros(net: Net, flat: set[int]) -> set[int]:
+    """The zeros per row that are read only as initial memories of flat recurrences."""
+
+    def is_memory(number: int, user: int) -> bool:
+        inputs = net.nodes[user].inputs
+        begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
+        return inputs.count(number) == begins.count(number)
+
+    users = net.users()
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and (filled := net.nodes[node.inputs[0]]).operation == "constant"
+        and not filled.attributes["value"].value.any()
+        and number not in net.results
+        and all(is_memory(number, user) for user in users[number])
+    }
+
+
+def ended(net: Net) -> dict[int, dict[int, int]]:
+    """The recurrences whose outputs are read only at the last step: for each output, the node of its last
+    value.
+
+    The last step is the one that runs last: for a reverse recurrence, the first step of a sequence.
+    """
+    users = net.users()
+    needed: dict[int, dict[int, int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur" or has_inner(node.recur.body):
+            continue
+        how = "first" if node.recur.reverse else "last"
+        every: list[int] = node.recur.results_by_kind(results_of(net, number)).outputs
+        outputs = [output for output in every if output >= 0]
+        ends: dict[int, int] = {
+            output: users[output][0]
+            for output in outputs
+            if len(users[output]) == 1
+            and output not in net.results
+            and net.nodes[users[output][0]].operation == "reduce"
+            and net.nodes[users[output][0]].attributes["how"] == how
+        }
+        if outputs and len(ends) == len(outputs):
+            needed[number] = ends
+    return needed
+
+
+def flat_recurrences(net: Net) -> set[int]:
+    """The recurrences over the steps of the net's sequences whose bodies have no inner or static
+    sequences.
+    """
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "recur"
+        and not has_inner(node.recur.body)
+        and recur_extent([net.type_of(node.inputs[0])], node.attributes) == STEPS
+    }
+
+
+def waves(net: Net, groups: Groups) -> list[int]:
+    """For each node, the index of the wave in which it runs: plain nodes of one extent run together, all
+    others alone.
+
+    A recurrence whose part computes totals also waits for the other operands of these.
+    """
+    levels: list[int] = []
+    for number, node in enumerate(net.nodes):
+        level = 0
+        read = {operand for total in groups.totals.get(number, ()) for operand in net.nodes[total].inputs}
+        for operand in (*node.inputs, *(other for other in read if other < number)):
+            other = net.nodes[operand]
+            if operand in groups.once:
+                continue
+            together = is_plain(node) and is_plain(other) and node.operation != "result"
+            together = together and other.operation not in ("input", "index", "result")
+            same = together and node.types[0].extent == other.types[0].extent
+            level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
+        levels.append(level)
+    return levels

@@ -1,0 +1,246 @@
+"""How a call is shared between threads: each way is weighed by an estimate of its time.
+
+    alone     rows          units         at once           (threads a and b)
+    a a a a   a a a a       a a | b b     a a a a           a recurrence that does not
+    a a a a   a a a a       a a | b b     b b b b           depend on the first
+    a a a a   b b b b       a a | b b
+    a a a a   b b b b       a a | b b
+
+By rows, each thread has sequences of its own. It reads all parameters, and waits for nobody. By units, all
+threads have each step of all sequences together. Each reads its part of the parameters, which may fit its own
+cache when all of them do not, and multiplies more rows by each; and the threads wait for one another at the
+end of each phase of a step. At once, recurrences that do not depend on each other, as both directions of a
+layer, have threads of their own.
+
+Layers of a stack run one after the other, each shared in one of these ways, or as a wavefront:
+
+    in turn        wavefront, in blocks of two steps
+    a a a a        a a a a
+    a a a a            b b b b    the layer behind waits for the outputs of a block,
+                                  once per block: each thread has its own layer's parameters
+
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from stepnet.compiler.plan.load import Load, Machine, Size
+
+WORTH = 0.95
+"""The part of one thread's time that several must stay below: other processes may need theirs."""
+
+How = Literal["alone", "rows", "units"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to share a call, and the seconds it is estimated to take.
+
+    blocks: of a call shared by units, the unit blocks of the thread that has most of them, in each product.
+    """
+
+    how: How
+    threads: int
+    seconds: float
+    blocks: tuple[int, ...] = ()
+    waits: int = 0
+
+    @property
+    def sets(self) -> int:
+        """How many threads have sequences of their own."""
+        return self.threads if self.how == "rows" else 1
+
+    @property
+    def together(self) -> int:
+        """How many threads share each step."""
+        return self.threads if self.how == "units" else 1
+
+    def __str__(self) -> str:
+        if self.how == "alone":
+            return "one thread"
+        if self.how == "rows":
+            return f"{self.threads} threads with sequences of their own"
+        blocks = ", ".join(map(str, self.blocks)) if len({*self.blocks}) > 1 else str(max(self.blocks))
+        barriers = {0: "no barrier", 1: "a barrier"}.get(self.waits, f"{self.waits} barriers")
+        return f"{self.threads} threads share the units (up to {blocks} blocks each), {barriers} per step"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How a call is shared, and all ways that were weighed.
+
+    >>> size = Size(filled=1, longest=10, steps=10)
+    >>> print(Partition(Way("alone", 1, 4e-6), (Way("alone", 1, 4e-6), Way("units", 2, 5e-6, (8,), 1))))
+    one thread: 4.0 us predicted
+      not 2 threads share the units (up to 8 blocks each), a barrier per step: 5.0 us
+    """
+
+    chosen: Way
+    weighed: tuple[Way, ...]
+
+    def __post_init__(self) -> None:
+        if self.chosen not in self.weighed:
+            raise AssertionError("the chosen way is none of those weighed")
+
+    def __str__(self) -> str:
+        others = (way for way in self.weighed if way != self.chosen)
+        lines = [f"  not {way}: {duration(way.seconds)}" for way in others]
+        return "\n".join([f"{self.chosen}: {duration(self.chosen.seconds)} predicted", *lines])
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text, with two digits.
+
+    >>> duration(41.4e-6), duration(3.14159e-3), duration(2)
+    ('41 us', '3.1 ms', '2.0 s')
+    """
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.{0 if seconds * factor >= 9.95 else 1}f} {unit}"
+    return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
+
+
+def partition(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+    """How a call of a recurrence is shared between at most so many threads."""
+    ways = tuple(ways_of(load, size, most, machine))
+    best = min(ways, key=lambda way: way.seconds)
+    return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
+
+
+def ways_of(load: Load, size: Size, most: int, machine: Machine) -> Iterator[Way]:
+    """The ways to share a call: one thread first."""
+    yield Way("alone", 1, load.seconds(size, 1, 1, machine))
+    for threads in counts(most):
+        if threads <= size.filled:
+            yield Way("rows", threads, load.seconds(size, threads, 1, machine))
+        if (load.loop.products or load.loop.blocks) and size.filled:
+            blocks = tuple(product.largest(threads) for product in load.loop.products)
+            blocks += tuple(ceil(count / threads) for count in load.loop.blocks)
+            seconds = load.seconds(size, 1, threads, machine)
+            yield Way("units", threads, seconds, blocks, load.loop.waits)
+
+
+def counts(most: int) -> list[int]:
+    """How many threads are weighed: powers of two, and all of them.
+
+    >>> counts(1), counts(2), counts(6)
+    ([], [2], [2, 4, 6])
+    """
+    return [*(2**power for power in range(1, most.bit_length()) if 2**power < most), *([most] * (most > 1))]
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """Whether recurrences that do not depend on each other run at the same time, or one after the other.
+
+    order: their places in the order in which threads take them, the longest first; None where they run one
+    after the other. ways: how each is shared in the way that was chosen. seconds: at the same time. in_turn:
+    one after the other.
+    """
+
+    order: tuple[int, ...] | None
+    ways: tuple[Way, ...]
+    seconds: float
+    in_turn: float
+
+    def __str__(self) -> str:
+        times = duration(self.seconds), duration(self.in_turn)
+        if self.order is None:
+            return f"one after the other: {times[1]} predicted\n  not at the same time: {times[0]}"
+        threads = max(way.threads for way in self.ways)
+        each = "a thread" if threads == 1 else f"{threads} threads"
+        return (
+            f"at the same time, {each} for each: {times[0]} predicted\n  not one after the other: {times[1]}"
+        )
+
+
+def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Machine) -> AtOnce:
+    """Whether several recurrences run at the same time on at most so many threads."""
+    parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
+    in_turn = sum(way.seconds for way in parts)
+    each = max(1, most // len(loads))
+    own = [by_rows(load, size, each, machine) for load, size in zip(loads, sizes, strict=True)]
+    order = sorted(range(len(own)), key=lambda place: own[place].seconds, reverse=True)
+    ends = [0.0] * min(most, len(own))
+    for place in order:
+        ends[ends.index(min(ends))] += own[place].seconds
+    seconds = max(ends) + machine.handover
+    if most > 1 and seconds < in_turn:
+        return AtOnce(tuple(order), tuple(own), seconds, in_turn)
+    return AtOnce(None, tuple(parts), seconds, in_turn)
+
+
+@dataclass(frozen=True)
+class Wavefront:
+    """How the layers of a stack run: in groups one after the other, those of a group at the same time.
+
+    groups: how many layers each has, and in how many steps at a time its layers follow one another; 0 where
+    it is a single one. ways: how each layer is shared. seconds: of all groups. in_turn: layer after layer.
+    """
+
+    groups: tuple[tuple[int, int], ...]
+    ways: tuple[Way, ...]
+    seconds: float
+    in_turn: float
+
+    def __str__(self) -> str:
+        if all(count == 1 for count, _ in self.groups):
+            return f"one layer after the other: {duration(self.in_turn)} predicted"
+        texts = [
+            f"{count} layers as a wavefront, blocks of {block} steps" if count > 1 else "one layer alone"
+            for count, block in self.groups
+        ]
+        return (
+            f"{', then '.join(texts)}: {duration(self.seconds)} predicted\n"
+            f"  not one layer after the other: {duration(self.in_turn)}"
+        )
+
+
+BLOCKS = 4, 8, 16, 32, 64
+"""Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
+
+
+def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+    """How layers, each of which reads the outputs of the one before, run on at most so many threads."""
+    parts = [partition(load, size, most, machine).chosen for load in loads]
+    # The best way to run the layers from each one on.
+    best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+    for first in reversed(range(len(loads))):
+        ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]
+        for count in range(2, min(most, len(loads) - first) + 1):
+            seconds, block = following(loads[first : first + count], size, machine)
+            after, groups = best[count - 1]
+            ways.append((seconds + after, ((count, block), *groups)))
+        best.insert(0, min(ways))
+    in_turn = sum(way.seconds for way in parts)
+    seconds, groups = best[0]
+    if seconds >= WORTH * sum(load.seconds(size, 1, 1, machine) for load in loads):
+        return Wavefront(((1, 0),) * len(loads), tuple(parts), in_turn, in_turn)
+    first = 0
+    for count, block in groups:
+        if block:
+            own = range(first, first + count)
+            alone = [Way("alone", 1, loads[place].seconds(size, 1, 1, machine)) for place in own]
+            parts[first : first + count] = alone
+        first += count
+    return Wavefront(groups, tuple(parts), seconds, in_turn)
+
+
+def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[float, int]:
+    """Seconds that layers take which follow one another, each on a thread, and the steps of a block."""
+
+    def seconds(block: int) -> float:
+        blocks = max(1, ceil(size.longest / block))
+        each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
+        # The longest works all the time; the others add a block at its begin or its end.
+        return max(each) + (sum(each) - max(each)) / blocks + machine.handover
+
+    return min((seconds(block), block) for block in BLOCKS)
+
+
+def by_rows(load: Load, size: Size, threads: int, machine: Machine) -> Way:
+    """A call on threads that others do not share, each with sequences of its own."""
+    sets = max(1, min(threads, size.filled))
+    return Way("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

@@ -1,0 +1,64 @@
+"""The passes, in the order they run. Each takes a net and returns a net that computes the same.
+
+Every net is checked when it is made, so a pass cannot return an invalid one.
+"""
+
+from collections.abc import Callable
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.plan.passes.chain import chain
+from stepnet.compiler.plan.passes.columns import columns
+from stepnet.compiler.plan.passes.factor import factor
+from stepnet.compiler.plan.passes.fold import fold
+from stepnet.compiler.plan.passes.hoist import hoist
+from stepnet.compiler.plan.passes.inside import inside
+from stepnet.compiler.plan.passes.join import join
+from stepnet.compiler.plan.passes.legalise import legalise
+from stepnet.compiler.plan.passes.merge import merge
+from stepnet.compiler.plan.passes.narrow import narrow, with_weights
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.plan.passes.regroup import regroup
+from stepnet.compiler.plan.passes.sink import sink
+from stepnet.compiler.plan.passes.split import split
+from stepnet.compiler.plan.passes.split_concat_matmul import part
+
+PIPELINE: tuple[Callable[[Net], Net], ...] = (
+    prune,
+    fold,
+    chain,
+    part,
+    split,
+    factor,
+    regroup,
+    columns,
+    legalise,
+    narrow,
+    inside,
+    hoist,
+    sink,
+    fold,
+    merge,
+    join,
+)
+
+
+def optimised(net: Net) -> Net:
+    """The net after every pass."""
+    for rewrite in PIPELINE:
+        net = rewrite(net)
+    return net
+
+
+def narrowed_step(body: Net, precision: Precision | None) -> Net:
+    """The body of a recurrence after the passes that encode its weights; unchanged for float32."""
+    if precision is None or not precision.is_low:
+        return body
+    return with_weights(narrowed(body), precision.dtype)
+
+
+def narrowed(net: Net) -> Net:
+    """The net after the passes up to `narrow`, which marks the products that are computed in fewer bits."""
+    for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
+        net = rewrite(net)
+    return net

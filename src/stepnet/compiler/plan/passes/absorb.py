@@ -1,0 +1,287 @@
+"""Per-step work moved into the recurrence before or after it.
+
+    a = gather table words                      a, y = recur words h0 table W V; body:
+    b = matmul a W                   ->             h' = f(matmul(gather table words, W), h)
+    h = recur b h0; body: h' = f(b, h)              y  = matmul(h', V)
+    y = matmul h V
+
+Each part of a schedule passes over all steps, and a value that one part hands to another is an array of all
+steps. Inside a recurrence the same work is done in blocks of steps that stay in cache: `hoist` and `sink`
+take it out of the loop again, and the plan runs it before and after the loop of the same part.
+
+So the projections of Paddle's `fc_gru`, `mul_gru`, `fc_lstm` and `mul_lstm` become the input projection of
+the recurrence, whatever its cell is, and a bias stays where it is shared.
+
+Nodes at rows/steps that compute each step from that step alone can move. A node before a recurrence moves
+into it if nothing else reads the node; a cheap node is copied into each recurrence that reads it. A node
+after recurrences moves into the last one that it reads, and its other operands become inputs of that
+recurrence. A node stays if the move would make one recurrence wait for another: both directions of a layer
+run at the same time, and the node that merges them runs after both.
+
+A recurrence with a precision absorbs no products and no concatenations, so that the surrounding net does not
+change which products are computed in fewer bits.
+
+Which engine can run a recurrence may depend on its body. So the caller that places recurrences decides on
+each move by `accepts`: it may accept the move, a part of it, or nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
+
+from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.groups import flat_recurrences, is_plain, results_of
+
+CHEAP = ("view", "gather")
+"""The kinds of nodes cheap enough to be copied into several recurrences."""
+
+
+Accepts = Callable[["Absorbed", Net], bool]
+"""Whether a recurrence may absorb nodes; the second argument is the net after the move."""
+
+
+def always(absorbed: "Absorbed", after: Net) -> bool:
+    """Accepts every move."""
+    return True
+
+
+def absorb(net: Net, accepts: Accepts = always) -> Net:
+    """The net with per-step work moved into the adjacent recurrences, where that is possible.
+
+    accepts: decides on each move.
+    """
+    while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
+        net = after
+    return net
+
+
+def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
+    """The net after one more move into a recurrence; None if there is none.
+
+    Recurrences are tried from the last to the first. If a move is not accepted, it is tried without its
+    outermost node.
+    """
+    flat = flat_recurrences(net)
+    for recurrence in sorted(flat, reverse=True):
+        numbers = find(net, recurrence, flat)
+        while numbers:
+            absorbed = Absorbed(net, recurrence, tuple(numbers))
+            after = absorbed.run()
+            if accepts(absorbed, after):
+                return after
+            numbers = numbers[1:] if find is nodes_ahead else numbers[:-1]
+    return None
+
+
+def moves_in(node: Node, recur: Recur) -> bool:
+    """Whether a node computes each step from that step alone, and may do so inside this recurrence.
+
+    A recurrence with a precision keeps exactly the products that it was traced with, and their left sides,
+    each of which has one scale.
+    """
+    sources = ("input", "index", "result", "constant")
+    others = () if recur.precision is None else ("matmul", "concatenate")
+    return is_plain(node) and node.operation not in (*sources, *others) and node.types[0].extent == STEPS
+
+
+def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
+    """The nodes before a recurrence that it can absorb, in order."""
+    users, results, taken = net.users(), set(net.results), set[int]()
+    sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
+    for number in range(recurrence - 1, -1, -1):
+        node = net.nodes[number]
+        wanted = number in sequences or taken.intersection(users[number])
+        if not wanted or not moves_in(node, net.nodes[recurrence].recur) or number in results:
+            continue
+        others = [user for user in users[number] if user != recurrence and user not in taken]
+        shared = all(is_steps_operand(net, number, user) and user in flat for user in others)
+        if not others or (shared and node.kind in CHEAP):
+            taken.add(number)
+    return sorted(taken)
+
+
+def is_steps_operand(net: Net, number: int, user: int) -> bool:
+    """Whether a recurrence reads a node only as a sequence that it runs over."""
+    node = net.nodes[user]
+    return node.operation == "recur" and number in node.recur.operands_by_kind(node.inputs).sequences
+
+
+def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
+    """The nodes after a recurrence that it can absorb, in order."""
+    own = {number for number in results_of(net, recurrence) if number >= 0}
+    outputs = {number for number in own if net.type_of(number).extent == STEPS}
+    reached, taken = {recurrence, *own}, set[int]()
+    waits = behind(net, flat - {recurrence} - ancestors(net.nodes, net.nodes[recurrence].inputs))
+    for number in range(recurrence + 1, len(net.nodes)):
+        node = net.nodes[number]
+        if not reached.intersection(node.inputs) or number in own:
+            continue
+        reached.add(number)
+        inside = [operand for operand in node.inputs if operand in reached]
+        known = all(operand in outputs or operand in taken for operand in inside)
+        if moves_in(node, net.nodes[recurrence].recur) and known and number not in waits:
+            taken.add(number)
+    return sorted(taken)
+
+
+def behind(net: Net, numbers: set[int]) -> set[int]:
+    """These nodes and all nodes that depend on them."""
+    reached = set(numbers)
+    for number, node in enumerate(net.nodes):
+        if reached.intersection(node.inputs):
+            reached.add(number)
+    return reached
+
+
+def unique(numbers: Iterable[int]) -> list[int]:
+    """Numbers without repetitions, in order."""
+    return list(dict.fromkeys(numbers))
+
+
+@dataclass
+class Absorbed:
+    """A move of nodes into a recurrence, and the construction of the net after it.
+
+    recurrence: the number of the recurrence.
+    moves: the nodes that move, in order.
+    inner: the builder of the new body.
+    inside: for values of the net, their numbers in the new body.
+    body: the new body, once it is built.
+    """
+
+    net: Net
+    recurrence: int
+    moves: tuple[int, ...]
+    inner: Builder = field(default_factory=Builder)
+    inside: dict[int, int] = field(default_factory=dict[int, int])
+    body: Net = field(init=False)
+
+    @property
+    def node(self) -> Node:
+        """The recurrence."""
+        return self.net.nodes[self.recurrence]
+
+    def run(self) -> Net:
+        """The net after the move."""
+        net, node = self.net, self.node
+        kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
+        kept = [number for number in kinds.sequences if number not in self.moves]
+        read = self.read({*self.moves, *own}, bool(kept))
+        by_extent = {
+            extent: [number for number in read if net.type_of(number).extent == extent]
+            for extent in (STEPS, ROWS, CONST)
+        }
+        sequences = unique([*kept, *by_extent[STEPS]])
+        others = [*by_extent[ROWS], *by_extent[CONST]]
+        outputs = self.fill(sequences, others)
+        self.body = self.inner.net(
+            [*outputs.values(), *(self.old[number] for number in node.recur.following)]
+        )
+        operands = [*sequences, *kinds.memories, *kinds.others, *others]
+        return self.rebuilt(
+            replace(node.recur, body=self.body, sequence_count=len(sequences)), operands, [*outputs]
+        )
+
+    def read(self, inside: set[int], has_sequences: bool) -> list[int]:
+        """The values outside that the moved nodes read. A value expanded to every step is read unexpanded.
+
+        As a recurrence needs at least one sequence, an expanded value stays expanded if there is no other.
+        """
+        net = self.net
+        operands = unique(operand for number in self.moves for operand in net.nodes[number].inputs)
+        outside = [n for n in operands if n not in inside and net.nodes[n].operation != "constant"]
+        read = [self.repeated(number) for number in outside]
+        if not has_sequences and all(net.type_of(number).extent != STEPS for number in read):
+            place = next(p for p, number in enumerate(outside) if net.type_of(number).extent == STEPS)
+            read[place] = outside[place]
+        return unique(read)
+
+    def repeated(self, number: int) -> int:
+        """The operand of an expansion to steps, with one value per sequence; any other node itself."""
+        node = self.net.nodes[number]
+        is_repeated = node.operation == "expand" and "how" not in node.attributes
+        return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
+
+    def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
+        """Builds the new body, and returns its outputs: from the number of a value outside to its number in
+        the body.
+        """
+        net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
+        kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
+        for number in sequences:
+            inside[number] = inner.input(
+                net.type_of(number).at(ROWS), net.nodes[number].name or f"value{number}"
+            )
+        self.old = {
+            number: inner.input(recur.body.type_of(number), recur.body.nodes[number].name)
+            for number in (*recur.memories, *recur.others)
+        }
+        for number in others:
+            inside[number] = inner.input(net.type_of(number), net.nodes[number].name or f"value{number}")
+        self.copy(number for number in self.moves if number < self.recurrence)
+        self.old |= {n: inside[outer] for n, outer in zip(recur.sequences, kinds.sequences, strict=True)}
+        for number, node in enumerate(recur.body.nodes):
+            if number not in self.old:
+                self.old[number] = inner.copy(node, [self.old[operand] for operand in node.inputs])
+        outputs = recur.results_by_kind(own).outputs
+        inside |= {n: self.old[made] for n, made in zip(outputs, recur.outputs, strict=True) if n >= 0}
+        self.copy(number for number in self.moves if number > self.recurrence)
+        users = net.users()
+        made = [n for n in (*outputs, *self.moves) if n > self.recurrence]
+        return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
+
+    def copy(self, numbers: Iterable[int]) -> None:
+        """Copies moved nodes into the body."""
+        for number in numbers:
+            node = self.net.nodes[number]
+            operands = [self.at(operand) for operand in node.inputs]
+            if node.kind != "pointwise":  # pointwise operations broadcast constants
+                operands = [self.of_rows(*pair) for pair in zip(node.inputs, operands, strict=True)]
+            self.inside[number] = self.inner.copy(node, operands)
+
+    def of_rows(self, number: int, inside: int) -> int:
+        """The number of an operand in the body: a constant that was expanded to steps is expanded to rows
+        here.
+        """
+        is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
+        return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
+
+    def at(self, number: int) -> int:
+        """The number in the body of a moved node's operand."""
+        if number not in self.inside:
+            number = self.repeated(number)
+        if number not in self.inside and self.net.nodes[number].operation == "constant":
+            self.inside[number] = self.inner.copy(self.net.nodes[number], ())
+        return self.inside[number]
+
+    def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
+        """The net with the new recurrence. outputs: the values that are its outputs."""
+        net, builder, place = self.net, Builder(), dict[int, int]()
+        final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
+        made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}
+        reads = {
+            number: [self.recurrence if operand in made else operand for operand in node.inputs]
+            for number, node in enumerate(net.nodes)
+            if number not in made
+        } | {self.recurrence: operands}
+        sorter = TopologicalSorter(reads)
+        sorter.prepare()
+        while sorter.is_active():
+            ready = sorted(sorter.get_ready())
+            sorter.done(*ready)
+            for number in ready:
+                node = net.nodes[number]
+                if number == self.recurrence:
+                    results = recur.add_results(builder, [place[operand] for operand in operands])
+                    pairs = zip((*outputs, *final), (*results.outputs, *results.memories), strict=True)
+                    place |= {n: new for n, new in pairs if n >= 0}
+                elif node.operation == "result" and node.inputs[0] == self.recurrence:
+                    continue  # an output that is not read any more
+                else:
+                    place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+        return builder.net(place[result] for result in net.results)
+
+
+Find = Callable[[Net, int, set[int]], list[int]]
+"""Finds the nodes that a recurrence can absorb. Arguments: the net, the recurrence, all flat recurrences."""

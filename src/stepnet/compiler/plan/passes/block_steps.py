@@ -1,0 +1,72 @@
+"""Several steps of a recurrence as one step.
+
+    recur(x; h' = f(x, h))    ->    recur(X; h' = f(X[1], f(X[0], h)))        X: two steps of x side by side
+                                             y = [y of the first, y of the second]
+
+What a step of two has ahead of it is kept once for both, and so is all else that there is of each step. The
+arrays of sequences are the same numbers in the same order, with an axis more. What each step computed for the
+next one is still there: `distribute.py` takes away the matrices among it.
+"""
+
+from dataclasses import replace
+
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net.types import STEPS, Type
+
+
+def together(recur: Recur, count: int) -> Recur:
+    """The recurrence of so many steps at a time: its sequences and outputs have them as their first axis."""
+    body, builder = recur.body, Builder()
+    sequences = [builder.input(beside(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences]
+    numbers = (*recur.memories, *recur.others)
+    fixed = {number: builder.input(body.type_of(number), body.nodes[number].name) for number in numbers}
+    memories, outputs = [fixed[number] for number in recur.memories], list[list[int]]()
+    for step in reversed(range(count)) if recur.reverse else range(count):
+        place = fixed | dict(zip(recur.memories, memories, strict=True))
+        pairs = zip(recur.sequences, sequences, strict=True)
+        place |= {number: at_step(builder, sequence, step) for number, sequence in pairs}
+        for number, node in enumerate(body.nodes):
+            if number not in place:
+                place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+        memories = [place[number] for number in recur.following]
+        outputs.append([place[number] for number in recur.outputs])
+    ordered = outputs[::-1] if recur.reverse else outputs
+    joined = [side_by_side(builder, values) for values in zip(*ordered, strict=True)]
+    return replace(recur, body=builder.net([*joined, *memories]))
+
+
+def net_together(net: Net, made: Recur) -> Net:
+    """A net of one recurrence, in which several steps of that are one: `made`.
+
+    Its sequences are inputs of it, and its outputs results.
+    """
+    builder, place, count = Builder(), dict[int, int](), 0
+    for number, node in enumerate(net.nodes):
+        if node.operation == "input" and node.type.extent == STEPS:
+            count = made.body.type_of(made.sequences[0]).shape[0]
+            place[number] = builder.input(beside(node.type, count), node.name)
+        elif node.operation == "recur":
+            place[number] = made.add(builder, [place[operand] for operand in node.inputs], source=node.source)
+        else:
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    return builder.net(place[result] for result in net.results)
+
+
+def beside(type_: Type, count: int) -> Type:
+    """The type of so many values side by side."""
+    return Type(type_.extent, (count, *type_.shape), type_.dtype)
+
+
+def at_step(builder: Builder, sequence: int, step: int) -> int:
+    """What there is of one of several steps."""
+    shape = builder.type_of(sequence).shape
+    cuts = ((step, step + 1, 1), *((0, size, 1) for size in shape[1:]))
+    cut = builder.add("slice", sequence, slices=cuts)
+    return builder.add("reshape", cut, rank=len(shape), shape=shape[1:])
+
+
+def side_by_side(builder: Builder, values: tuple[int, ...]) -> int:
+    """The same value of several steps, with the steps as its first axis."""
+    shape = builder.type_of(values[0]).shape
+    parts = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
+    return parts[0] if len(parts) == 1 else builder.add("concatenate", *parts, axis=-len(shape) - 1)

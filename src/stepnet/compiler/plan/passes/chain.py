@@ -1,0 +1,128 @@
+"""Two consecutive products with parameters merged into one product.
+
+    a = x @ P                              r = x @ (P @ R) + c @ R
+    r = (a + c) @ R                  ->    z = x @ (P @ Z) + c @ Z
+    z = (a + c) @ Z
+
+The product of the parameters is computed once, when they are bound, and each row needs one product less. So a
+projection before a cell becomes part of the cell's input weights, and the cell is recognised.
+
+It pays if one product is smaller than two. Projecting k features to m and then to n in total, this is so if k
+n < m (k + n). A bottleneck, where m is much smaller than k and n, is left alone. Binding the parameters costs
+another k m n multiply-adds.
+
+It is valid if only products with parameters read the intermediate value, and it is not a result. The gradient
+of the merged product reaches both parameters through their product. Results differ by rounding, as for any
+reordering of a sum: by no more than the tolerance of k + m terms.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.plan.passes.rewrite import at_every_level
+from stepnet.compiler.plan.passes.when import known_once
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A product that only other products read: x @ P, or x @ P + c.
+
+    first: the node of x @ P.
+    shift: the node of c; None if there is none.
+    end: the node of the intermediate value: that of x @ P, or of the sum with c.
+    readers: the products that read the intermediate value.
+    """
+
+    first: int
+    shift: int | None
+    end: int
+    readers: tuple[int, ...]
+
+    @property
+    def nodes(self) -> set[int]:
+        """The nodes of the chain."""
+        return {self.first, self.end, *self.readers}
+
+    def pays(self, net: Net) -> bool:
+        """Whether merging saves flops per row."""
+        k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
+        n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
+        added = (0, 0) if self.shift is None else (m, n)
+        return 2 * k * n + added[1] < 2 * m * (k + n) + added[0]
+
+
+def chain(net: Net) -> Net:
+    """The net with consecutive products merged, where that pays."""
+    return at_every_level(net, lambda inner, _: chained(inner))
+
+
+def chained(net: Net) -> Net:
+    """The net with its own products merged; bodies are not changed."""
+    while chains := disjoint_chains(net):
+        net = joined(net, chains)
+    return net
+
+
+def disjoint_chains(net: Net) -> list[Chain]:
+    """Chains that pay and share no node."""
+    chains, taken = list[Chain](), set[int]()
+    for each in candidates(net):
+        if each.pays(net) and not taken & each.nodes:
+            chains.append(each)
+            taken |= each.nodes
+    return chains
+
+
+def candidates(net: Net) -> Iterator[Chain]:
+    """All chains: the products that only products with parameters read."""
+    users, results, parameters = net.users(), {*net.results}, known_once(net)
+    products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
+    for first in sorted(products):
+        shift, end = None, first
+        if len(users[first]) == 1 and net.nodes[users[first][0]].operation == "add":
+            (sum_,) = users[first]
+            (other,) = {*net.nodes[sum_].inputs} - {first}
+            row = net.type_of(first).shape[-1:], net.type_of(first).dtype
+            if other in parameters and (net.type_of(other).shape, net.type_of(other).dtype) == row:
+                shift, end = other, sum_
+        readers = tuple(dict.fromkeys(users[end]))
+        between = {first, end}
+        if readers and not between & results and products.issuperset(readers):
+            yield Chain(first, shift, end, readers)
+
+
+def is_product(net: Net, number: int, parameters: set[int]) -> bool:
+    """Whether a node is the product of a value with a parameter, both of the same floating dtype."""
+    node = net.nodes[number]
+    if node.operation != "matmul" or number in parameters or node.inputs[1] not in parameters:
+        return False
+    return node.type.is_float and {net.type_of(operand).dtype for operand in node.inputs} == {node.type.dtype}
+
+
+def joined(net: Net, chains: list[Chain]) -> Net:
+    """The net with each of these chains merged."""
+    by_reader = {reader: each for each in chains for reader in each.readers}
+    between = {number for each in chains for number in (each.first, each.end)}
+    builder, place = Builder(), dict[int, int]()
+    for number, node in enumerate(net.nodes):
+        if number in by_reader:
+            place[number] = product(builder, net, place, by_reader[number], number)
+        elif number not in between:
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    return builder.net(place[result] for result in net.results)
+
+
+def product(builder: Builder, net: Net, place: dict[int, int], each: Chain, reader: int) -> int:
+    """The merged product for one reader of a chain."""
+    node = net.nodes[reader]
+    x, P = (place[operand] for operand in net.nodes[each.first].inputs)
+    weight = place[node.inputs[1]]
+    made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
+    if each.shift is None:
+        return made
+    (m,) = net.type_of(each.shift).shape
+    row = builder.add("reshape", place[each.shift], rank=1, shape=(1, m))
+    n = node.type.shape[-1]
+    shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
+    return builder.add("add", made, shift, source=node.source)

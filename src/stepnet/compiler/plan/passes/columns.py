@@ -1,0 +1,38 @@
+"""Products of inner sequences with a one-column matrix rewritten as sums.
+
+    scores = tanh(keys + query) @ v[k, 1]   ->   scores = sum(tanh(keys + query) * v)
+
+A product tile is one vector register wide, and a single column would use one element of it. A sum runs along
+the features, with the preceding pointwise work kept in registers.
+"""
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.rewrite import rewritten
+
+
+def columns(net: Net) -> Net:
+    """The net in which products of inner sequences with one column are sums."""
+    return rewritten(net, with_sums)
+
+
+def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence with such products in its body rewritten; None for any other node."""
+    node = net.nodes[number]
+    if node.operation != "recur":
+        return None
+    return builder.copy(node, operands, body=rewritten(node.recur.body, as_sum))
+
+
+def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
+    """A product with one column as a sum; None for any other node."""
+    node = body.nodes[number]
+    if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
+        return None
+    left, right = (builder.type_of(operand) for operand in operands)
+    if right.extent != CONST or right.shape[1] != 1 or left.dtype != right.dtype or not left.shape[-1]:
+        return None
+    vector = builder.add("reshape", operands[1], rank=2, shape=right.shape[:1])
+    scaled = builder.add("multiply", operands[0], vector, source=node.source)
+    total = builder.add("sum", scaled, axes=(-1,), source=node.source)
+    return builder.add("reshape", total, rank=len(left.shape) - 1, shape=node.type.shape)

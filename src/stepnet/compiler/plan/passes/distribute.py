@@ -1,0 +1,233 @@
+"""Sums over a matrix that other matrices were added to, as sums over that matrix and over vectors.
+
+    S = a * M + k * v                       M: a memory; k, v: one of each row, and of each column
+    r = sum(S * q, rows)             ->     r = a * sum(M * q, rows) + sum(k * q) * v
+    T = b * S + p * w                ->     T = (b * a) * M + (b * k) * v + p * w
+
+Where steps follow one another in one body (`together.py`) each of them reads the matrix that the one ahead of
+it gave. So all of them read the memory itself, in one pass over it, and what they add is added in another
+one. What is between them is vectors: no other matrix is made, or kept for a gradient.
+
+It needs a matrix that is linear in the memory: sums, and products with values that are smaller. Those may
+depend on the memory in any way. Factors of several steps are multiplied with one another first, so their
+product must be in the dtype's range: two decays of 1e25 in float32 are not, even if what they scale is tiny.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.plan.passes.factor import without_axes
+
+LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
+"""The operations that take a matrix linear in a memory to such a one."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A product as large as a matrix: of a memory, if that is not None, and of factors of the same rank.
+
+    No two factors vary along the same axes.
+    """
+
+    matrix: int | None
+    factors: tuple[int, ...] = ()
+
+
+Terms = tuple[Term, ...]
+
+
+def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
+    """The net in which what is linear in some of its inputs is computed of these themselves.
+
+    memories: the inputs that are known latest, those among them. Products of others come first, as they may
+    be made ahead of the loop.
+    """
+    return Distributed(net, {*matrices}, {*matrices, *memories}).run()
+
+
+def linear_values(net: Net, matrix: int) -> set[int]:
+    """The nodes that are linear in an input and as large as that, itself among them."""
+    linear, size = {matrix}, net.type_of(matrix).size
+    for number, node in enumerate(net.nodes):
+        read = [operand for operand in node.inputs if operand in linear]
+        most = 1 if node.operation == "multiply" else len(node.inputs)
+        if read and node.operation in LINEAR and len(read) <= most and node.type.size == size:
+            linear.add(number)
+    return linear
+
+
+@dataclass
+class Distributed:
+    """The net on its way. place: of each node its copy. terms: of each node that is linear in a matrix what
+    it is the sum of. late: which nodes made so far need a memory.
+    """
+
+    net: Net
+    matrices: set[int]
+    memories: set[int]
+    builder: Builder = field(default_factory=Builder)
+    place: dict[int, int] = field(default_factory=dict[int, int])
+    terms: dict[int, Terms] = field(default_factory=dict[int, Terms])
+    late: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def run(self) -> Net:
+        """Makes the net."""
+        linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
+        for number, node in enumerate(self.net.nodes):
+            if number in self.matrices:
+                self.place[number] = self.builder.copy(node, [])
+                self.late[self.place[number]] = True
+                self.terms[number] = (Term(self.place[number]),)
+            elif number in linear:
+                self.terms[number] = self.expanded(number)
+            elif node.operation == "sum" and node.inputs[0] in linear:
+                axes = node.attributes["axes"]
+                self.place[number] = self.added(
+                    self.summed(term, self.shape(node.inputs[0]), axes) for term in self.terms[node.inputs[0]]
+                )
+            else:
+                self.place[number] = self.builder.copy(node, map(self.value, node.inputs))
+                self.late[self.place[number]] = self.late.get(self.place[number], number in self.memories)
+        return self.builder.net([self.value(result) for result in self.net.results])
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of a node of the old net."""
+        return self.net.type_of(number).shape
+
+    def is_late(self, number: int) -> bool:
+        """Whether a node of the new net needs a memory."""
+        if number not in self.late:
+            self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
+        return self.late[number]
+
+    def value(self, number: int) -> int:
+        """The copy of a node; of one that is linear in a matrix the sum of its terms."""
+        if number not in self.place:
+            self.place[number] = self.added(map(self.product, self.terms[number]))
+        return self.place[number]
+
+    # ---- terms
+
+    def expanded(self, number: int) -> Terms:
+        """The terms of a node that is linear in a matrix."""
+        node = self.net.nodes[number]
+        if node.operation == "multiply":
+            left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
+            factors = self.factors(right, node.type.shape)
+            return tuple(reduce(self.times, factors, term) for term in self.operand(left, number))
+        if node.operation == "transpose":
+            order = node.attributes["order"]
+            return tuple(self.mapped(term, order) for term in self.terms[node.inputs[0]])
+        first, *others = (self.operand(operand, number) for operand in node.inputs)
+        if node.operation == "negative":
+            return self.negated(first, node.type.dtype)
+        if node.operation == "subtract":
+            others = [self.negated(terms, node.type.dtype) for terms in others]
+        return sum(others, first)
+
+    def operand(self, number: int, user: int) -> Terms:
+        """The terms of an operand of a node."""
+        node, shape = self.net.nodes[number], self.shape(user)
+        if number in self.terms:
+            return self.terms[number]
+        if node.operation in ("add", "subtract", "negative") and node.type.shape == shape:
+            return self.expanded(number)
+        return (reduce(self.times, self.factors(number, shape), Term(None)),)
+
+    def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
+        """The factors of a value in a product of a shape, of its rank: a smaller product is a factor itself,
+        as one of its own factors may keep it small.
+        """
+        node, own = self.net.nodes[number], self.shape(number)
+        if node.operation == "multiply" and own == shape:
+            return [factor for operand in node.inputs for factor in self.factors(operand, shape)]
+        value, wide = self.value(number), (*(1,) * (len(shape) - len(own)), *own)
+        return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
+
+    def times(self, term: Term, factor: int) -> Term:
+        """A term with another factor: a product with the one that varies along the same axes."""
+        along = varies(self.builder, factor)
+        factors = list(term.factors)
+        for place, known in enumerate(factors):
+            if varies(self.builder, known) == along:
+                factors[place] = self.builder.add("multiply", known, factor)
+                return Term(term.matrix, tuple(factors))
+        return Term(term.matrix, (*factors, factor))
+
+    def mapped(self, term: Term, order: tuple[int, ...]) -> Term:
+        """A term with its axes in another order."""
+
+        def turned(number: int) -> int:
+            return self.builder.add("transpose", number, order=order)
+
+        return Term(None if term.matrix is None else turned(term.matrix), tuple(map(turned, term.factors)))
+
+    def negated(self, terms: Terms, dtype: str) -> Terms:
+        """Terms with the other sign."""
+        return tuple(
+            Term(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
+            if term.factors
+            else self.times(term, self.one(term, -1, dtype))
+            for term in terms
+        )
+
+    def minus(self, number: int) -> int:
+        """A value with the other sign."""
+        return self.builder.add("negative", number)
+
+    def one(self, term: Term, value: float, dtype: str) -> int:
+        """A constant number as a factor of a term."""
+        assert term.matrix is not None
+        rank = len(self.builder.type_of(term.matrix).shape)
+        return self.builder.constant(np.full((1,) * rank, value, dtype))
+
+    # ---- what they become
+
+    def multiplied(self, numbers: Iterable[int]) -> int:
+        """A product: what needs no memory first, and what is smaller."""
+        order = sorted(numbers, key=lambda n: (self.is_late(n), self.builder.type_of(n).size))
+        return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
+
+    def product(self, term: Term) -> int:
+        """The value of a term."""
+        if term.matrix is None:
+            return self.multiplied(term.factors)
+        if not term.factors:
+            return term.matrix
+        return self.builder.add("multiply", self.multiplied(term.factors), term.matrix)
+
+    def added(self, numbers: Iterable[int]) -> int:
+        """The sum of values."""
+        return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
+
+    def summed(self, term: Term, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+        """The sum of a term along axes: a product of sums of those factors that vary along the same ones."""
+        whole = [] if term.matrix is None else [term.matrix]
+        groups, outside = list[tuple[set[int], list[int]]](), list[int]()
+        for number in (*whole, *term.factors):
+            along = {axis for axis in axes if self.builder.type_of(number).shape[axis] != 1}
+            near = [group for group in groups if group[0] & along]
+            groups = [group for group in groups if group not in near]
+            if along:
+                numbers = [n for _, own in near for n in own]
+                groups.append((along.union(*(other for other, _ in near)), [*numbers, number]))
+            else:
+                outside.append(without_axes(self.builder, number, axes))
+        repeated = [shape[axis] for axis in axes if not any(axis in along for along, _ in groups)]
+        if any(size != 1 for size in repeated):
+            dtype = self.builder.type_of((*whole, *term.factors)[0]).dtype
+            outside.append(self.builder.constant(np.asarray(np.prod(repeated), dtype)))
+        for _, numbers in groups:
+            own = [number for number in numbers if number not in whole]
+            inner = self.product(Term(term.matrix if len(own) < len(numbers) else None, tuple(own)))
+            outside.append(self.builder.add("sum", inner, axes=axes))
+        return self.multiplied(outside)
+
+
+def varies(builder: Builder, number: int) -> tuple[bool, ...]:
+    """Along which axes a value is not the same."""
+    return tuple(size != 1 for size in builder.type_of(number).shape)

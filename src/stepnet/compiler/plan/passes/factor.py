@@ -1,0 +1,100 @@
+"""Factors that a sum does not run over, taken out of it.
+
+    S = a * S                                S = a * S
+    r = sum(S * k, axis 0)            ->     r = a * sum(S0 * k, axis 0)      S0: the memory
+
+A decay multiplies each number of a matrix, and then each of the sums over it: one multiplication per sum
+instead of one per number. It pays twice where the matrix is a memory: the sum reads the memory itself, so
+nothing is computed for it.
+
+A factor that keeps a product small may not leave it, or squares overflow that did not before:
+
+    n = x * (1 / max(abs(x)))
+    sum(n * n)                         stays
+
+So a product in which a value is there twice is left as it is, and a factor that is computed from another one
+stays beside it.
+"""
+
+from collections.abc import Collection
+from functools import reduce
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.plan.passes.rewrite import rewritten
+
+
+def factor(net: Net) -> Net:
+    """The net in which factors that are the same along the axes of a sum are outside it, if they may be."""
+    return rewritten(net, factored)
+
+
+def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A sum as the product of such factors and a sum of the others; None for any other node."""
+    node = net.nodes[number]
+    if node.operation != "sum" or not node.type.is_float:
+        return None
+    return factored_sum(builder, operands[0], node.attributes["axes"], node.source)
+
+
+def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
+    """The sum of a value along axes as such a product; None where the value has no such factors."""
+    shape = builder.type_of(number).shape
+    every = factors(builder, number, shape)
+    if len({*every}) < len(every):
+        return None
+    inside = [each for each in every if not is_same_along(builder, each, axes)]
+    outside = [each for each in every if each not in inside and not is_computed_from(builder, each, inside)]
+    inside = [each for each in every if each not in outside]
+    if not outside or not inside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
+        return None
+
+    def product(numbers: list[int]) -> int:
+        return reduce(lambda a, b: builder.add("multiply", a, b, source=source), numbers)
+
+    inner = product(inside)
+    total = factored_sum(builder, inner, axes, source)
+    if total is None:
+        total = builder.add("sum", inner, axes=axes, source=source)
+    return builder.add("multiply", without_axes(builder, product(outside), axes), total, source=source)
+
+
+def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
+    """The factors of a product of some shape, and of those products of that shape among them."""
+    node = builder.nodes[number]
+    if node.operation != "multiply" or node.type.shape != shape:
+        return [number]
+    if any(builder.type_of(operand).dtype != node.type.dtype for operand in node.inputs):
+        return [number]
+    return [each for operand in node.inputs for each in factors(builder, operand, shape)]
+
+
+def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
+    """Whether a value is repeated along all of some axes of a product."""
+    shape = builder.type_of(number).shape
+    return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)
+
+
+def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> bool:
+    """Whether any of some values is needed for a value."""
+    waiting, seen = [number], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each in others:
+            return True
+        if each not in seen:
+            seen.add(each)
+            waiting += builder.nodes[each].inputs
+    return False
+
+
+def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
+    """The sizes that the product of some values has along axes; 0 where it has no such axis."""
+    shapes = [builder.type_of(number).shape for number in numbers]
+    return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
+
+
+def without_axes(builder: Builder, number: int, axes: tuple[int, ...]) -> int:
+    """A value of size 1 along some axes without them."""
+    shape = builder.type_of(number).shape
+    left = tuple(size for place, size in enumerate(shape) if place - len(shape) not in axes)
+    return builder.add("reshape", number, rank=len(shape), shape=left)

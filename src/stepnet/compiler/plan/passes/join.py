@@ -1,0 +1,63 @@
+"""Products of the same left sides joined into one node.
+
+    x @ Wz, x @ Wr, x @ Wn   ->   products(x; Wz, Wr, Wn)
+
+Products with equal left sides and widths are computed together: the left sides are read once for all of them,
+and all gates of a unit are in registers at the same time.
+"""
+
+from stepnet.compiler.net.ir import Builder, Net, Node
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.merge import encoding
+from stepnet.compiler.plan.passes.when import known_once
+
+Key = tuple[tuple[int, ...], int, str]
+
+
+def join(net: Net) -> Net:
+    """The net in which products with the same left sides, width and encoding are one node."""
+    groups: dict[Key, list[int]] = {}
+    parameters = known_once(net)
+    for number, node in enumerate(net.nodes):
+        if (key := shared(node, parameters)) is not None:
+            groups.setdefault(key, []).append(number)
+    builder = Builder()
+    place: dict[int, int] = {}
+    ports: dict[int, int] = {}
+    # Inputs and parameters come first, so that every right side exists before the joined product.
+    first = parameters | set(net.inputs)
+    order = sorted(range(len(net.nodes)), key=lambda number: number not in first)
+    for number in order:
+        if number in place:
+            continue
+        node = net.nodes[number]
+        key = shared(node, parameters)
+        group = [] if key is None else groups[key]
+        if key is not None and len(group) > 1:
+            rights = [place[right] for member in group for right in net.nodes[member].sides[1]]
+            lefts = [place[left] for left in key[0]]
+            joint = builder.add(
+                "products", *lefts, *rights, lefts=len(lefts), source=node.source, **encoding(node)
+            )
+            for port, member in enumerate(group):
+                ports[member] = port
+                of_sums = net.nodes[member].operation == "products"
+                place[member] = joint if of_sums else builder.add("result", joint, of=port)
+        elif node.operation == "result" and node.inputs[0] in ports:
+            place[number] = builder.add("result", place[node.inputs[0]], of=ports[node.inputs[0]])
+        else:
+            changed = {"body": join(node.attributes["body"])} if "body" in node.attributes else {}
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs], **changed)
+    return builder.net(place[result] for result in net.results)
+
+
+def shared(node: Node, parameters: set[int]) -> Key | None:
+    """The key by which products are joined: left sides, width and encoding; None for other nodes.
+
+    A constant that becomes known only after the steps is not a parameter, and its product is not joined.
+    """
+    if node.kind != "matmul" or node.types[0].extent == CONST or len(node.types) > 1:
+        return None
+    lefts, rights = node.sides
+    key = lefts, node.type.shape[-1], node.attributes.get("weights", "")
+    return key if parameters.issuperset(rights) else None

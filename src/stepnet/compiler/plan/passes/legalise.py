@@ -1,0 +1,73 @@
+"""General operations rewritten in the few forms that engines run.
+
+    x[m, k] @ W            ->   the m products x[0] @ W, x[1] @ W, ... side by side
+    int x @ float W        ->   float(x) @ W
+    bool x @ bool W        ->   int(x) @ int(W) != 0
+    sum(x, axes in the middle)  ->  sum(transpose(x), last axes)
+
+An engine then needs only one kind of product (a vector with a matrix of the same dtype) and two kinds of
+reductions (over the first or the last feature axes).
+"""
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.rewrite import rewritten
+
+
+def legalise(net: Net) -> Net:
+    """The net in the forms that engines run."""
+    return rewritten(net, legal)
+
+
+def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """The number of a node rewritten in these forms; None if it is legal already."""
+    node = net.nodes[number]
+    if node.operation == "matmul" and node.type.extent != CONST:
+        return product(builder, operands[0], operands[1], node.type.dtype, node.source)
+    if node.kind == "reduce" and node.type.extent != CONST:
+        return reduction(builder, operands[0], node.operation, node.attributes["axes"])
+    return None
+
+
+def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
+    """left @ right as products of vectors with a matrix in one dtype; booleans are counted as integers."""
+    if dtype == "bool":
+        return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
+    if builder.type_of(left).dtype != dtype:
+        left = builder.add("cast", left, dtype=dtype)
+    if builder.type_of(right).dtype != dtype:
+        right = builder.add("cast", right, dtype=dtype)
+    shape = builder.type_of(left).shape
+    if len(shape) == 1:
+        return builder.add("matmul", left, right, source=source)
+    width = builder.type_of(right).shape[1]
+    count = builder.type_of(left).size // shape[-1] if shape[-1] else 0
+    flat = builder.add("reshape", left, rank=len(shape), shape=(count, shape[-1]))
+    pieces: list[int] = []
+    for place in range(count):
+        row = builder.add("slice", flat, slices=((place, place + 1, 1), (0, shape[-1], 1)))
+        vector = builder.add("reshape", row, rank=2, shape=(shape[-1],))
+        pieces.append(builder.add("matmul", vector, right, source=source))
+    joined = builder.add("concatenate", *pieces, axis=-1) if len(pieces) > 1 else pieces[0]
+    return builder.add("reshape", joined, rank=1, shape=(*shape[:-1], width))
+
+
+def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
+    """The reduction rewritten over the last of two axes, or the first if that is the memory order."""
+    shape = builder.type_of(number).shape
+    rank = len(shape)
+    over = sorted(axis % rank for axis in axes)
+    rest = [axis for axis in range(rank) if axis not in over]
+    kept = tuple(shape[axis] for axis in rest)
+    count, size = 1, 1
+    for axis in over:
+        count *= shape[axis]
+    for axis_size in kept:
+        size *= axis_size
+    leading = over == list(range(len(over))) and bool(rest)
+    if not leading and rest + over != list(range(rank)):
+        number = builder.add("transpose", number, order=tuple(rest + over))
+    flat_shape = (count, size) if leading else (size, count)
+    flat = builder.add("reshape", number, rank=rank, shape=flat_shape)
+    reduced = builder.add(operation, flat, axes=(-2,) if leading else (-1,))
+    return builder.add("reshape", reduced, rank=1, shape=kept)

@@ -1,0 +1,136 @@
+"""Inner recurrences that do not depend on the outer memory moved out of a nested recurrence.
+
+    recur(words, h):                                      final = recur(words, c): c' = g(words, c)
+        final = recur(words, c): c' = g(words, c)    ->   recur(final, h): h' = f(final, h)
+        h' = f(final, h)
+
+In the loop, the inner recurrence runs for the few rows of one outer step. Outside, it runs over the inner
+sequences of all steps of all rows at once, which fills the vector lanes. The outer recurrence becomes flat.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
+from stepnet.compiler.net.type_rules import recur_extent
+from stepnet.compiler.net.types import is_static_extent
+from stepnet.compiler.plan.passes.outward import Outward
+from stepnet.compiler.plan.passes.rewrite import rewritten
+from stepnet.compiler.plan.passes.when import When, is_constant, when_inside
+
+# For each recurrence and each of its results: whether it was lifted, and its number outside or its new
+# position among the results.
+Results = dict[int, list[tuple[bool, int]]]
+
+
+def lift(net: Net) -> Net:
+    """The net with every inner recurrence moved out of the recurrences whose memory it does not need."""
+    return rewritten(net, partial(lifted, {}))
+
+
+def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence without the nodes that can leave it, inner recurrences first; None if none can."""
+    node = net.nodes[number]
+    if node.operation == "result" and node.inputs[0] in results:
+        of: int = node.attributes["of"]
+        left, place = results[node.inputs[0]][of]
+        return place if left else builder.add("result", operands[0], of=place)
+    if node.operation != "recur":
+        return None
+    recur = replace(node.recur, body=lift(node.recur.body))
+    body = recur.body
+    known = when_inside(recur)
+    fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
+    leaving = {n for n, time in enumerate(known) if time < When.IN}
+    # A value of a static sequence that also depends on the step stays: outside, it would exist once per step.
+    leaving -= free_of(
+        body, leaving, {number for number in leaving - fixed if is_row_sequence(body.nodes[number])}
+    )
+    roots = {number for number in leaving if is_inner(body.nodes[number])}
+    if not roots:
+        return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
+    leaving = ancestors(body.nodes, roots)
+    leaving |= {
+        n for n, node in enumerate(body.nodes) if node.operation == "result" and node.inputs[0] in leaving
+    }
+    outside = dict(zip(body.inputs, operands, strict=True))
+    deep = recur_extent([builder.type_of(operands[0])], {"body": body})
+    work = Lift(recur, leaving, Outward(builder, body, deep, fixed, outside))
+    new = work.run()
+    results[number] = work.results
+    return new
+
+
+def is_inner(node: Node) -> bool:
+    """Whether a node is a recurrence over inner sequences, or has or reads values of inner sequences."""
+    if node.operation in ("input", "result"):
+        return False
+    deep = any(len(type_.extent) > 1 for type_ in node.types)
+    return deep or node.operation in ("recur", "reduce")
+
+
+def is_row_sequence(node: Node) -> bool:
+    """Whether a node has the values of a static sequence."""
+    return any(is_static_extent(type_.extent) for type_ in node.types)
+
+
+def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
+    """The nodes in `among` that are roots, or depend on one."""
+    reached = set(roots)
+    for number, node in enumerate(body.nodes):
+        if reached & set(node.inputs):
+            reached.add(number)
+    return reached & among
+
+
+@dataclass
+class Lift:
+    """The pass applied to one recurrence.
+
+    leaving: the nodes of the body that leave it.
+    outward: copies them into the net around.
+    results: for each result of the recurrence, whether it was lifted, and its number outside or its new
+        position.
+    """
+
+    recur: Recur
+    leaving: set[int]
+    outward: Outward
+    results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
+
+    @property
+    def body(self) -> Net:
+        """The body before the pass."""
+        return self.recur.body
+
+    def run(self) -> int:
+        """Adds the new recurrence and returns its number."""
+        body, fixed = self.body, self.outward.fixed
+        stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
+        stays = [n for n in stays if body.nodes[n].operation != "input"]
+        outputs, following = self.recur.outputs, self.recur.following
+        inputs, memory, others = self.recur.sequences, self.recur.memories, self.recur.others
+        within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
+        read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
+        made = sorted(n for n in read & self.leaving if self.is_made(n))
+        kept = [n for n in inputs if n in read] + [n for n in made if n not in fixed]
+        kept = kept or inputs[:1]
+        still = [n for n in made if n in fixed]
+        inner = Builder()
+        place: dict[int, int] = {}
+        for n in (*kept, *memory, *still, *others):
+            place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
+        for n, node in enumerate(body.nodes):
+            if n not in place and node.operation != "input" and (n in stays or is_constant(node)):
+                place[n] = inner.copy(node, [place[operand] for operand in node.inputs])
+        new = inner.net(place[result] for result in (*within, *following))
+        outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
+        for n in outputs:
+            self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
+        self.results += [(False, len(within) + place) for place in range(len(memory))]
+        return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
+
+    def is_made(self, number: int) -> bool:
+        """Whether a leaving node is computed outside: not an input, recurrence or constant."""
+        node = self.body.nodes[number]
+        return node.operation not in ("input", "recur") and not is_constant(node)

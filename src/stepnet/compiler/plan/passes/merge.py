@@ -1,0 +1,79 @@
+"""Sums of products with different left sides merged into one node.
+
+    a + x @ A + y @ B   ->   a + products(x, y; A, B)
+
+One set of accumulators serves all products of the sum. Separate products would each have their own
+accumulators, so fewer fit a register tile, and each multiply-add needs more loads. Gradients are full of such
+sums: the cotangent of a memory is a sum over the gates.
+"""
+
+from stepnet.compiler.net.ir import Builder, Net, Node
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.regroup import terms
+from stepnet.compiler.plan.passes.rewrite import at_every_level
+from stepnet.compiler.plan.passes.when import When, known_once
+
+ACROSS = ("matmul", "reduce", "scan")
+"""Kinds of operations whose results belong to a later phase than their operands."""
+
+
+def merge(net: Net) -> Net:
+    """The net with added products merged, if their left sides are known at the same time and their weights
+    have the same encoding.
+    """
+    return at_every_level(net, merged)
+
+
+def merged(net: Net, known: list[When]) -> Net:
+    """The net with its own sums merged; bodies are not changed."""
+    users, parameters, phase = net.users(), known_once(net), phases(net)
+    builder = Builder()
+    place: list[int] = []
+    for number, node in enumerate(net.nodes):
+        products: dict[tuple[int, str], list[int]] = {}
+        rest: list[int] = []
+        is_sum = node.operation == "add" and node.type.is_float and node.type.extent != CONST
+        for addend in terms(net, number, users) if is_sum else []:
+            term = net.nodes[addend]
+            own = term.operation == "matmul" and term.types == node.types and len(users[addend]) == 1
+            if own and addend not in net.results and term.inputs[1] in parameters:
+                weights = term.attributes.get("weights", "")
+                products.setdefault((phase[term.inputs[0]], weights), []).append(addend)
+            else:
+                rest.append(addend)
+        values = [place[addend] for addend in rest]
+        for _, group in sorted(products.items()):
+            values.append(added(builder, net, group, place))
+        if all(len(group) == 1 for group in products.values()):
+            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+            continue
+        total = values[0]
+        for value in values[1:]:
+            total = builder.add("add", total, value, source=node.source)
+        place.append(total)
+    return builder.net(place[result] for result in net.results)
+
+
+def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
+    """The sum of some products."""
+    if len(group) == 1:
+        return place[group[0]]
+    sides = [net.nodes[number].inputs for number in group]
+    lefts, rights = [place[left] for left, _ in sides], [place[right] for _, right in sides]
+    first = net.nodes[group[0]]
+    sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
+    return builder.add("result", sums, of=0)
+
+
+def encoding(node: Node) -> dict[str, str]:
+    """The attribute for the encoding of a product's weights; empty if they have none."""
+    return {name: value for name, value in node.pairs if name == "weights"}
+
+
+def phases(net: Net) -> list[int]:
+    """For each node, the largest number of products, reductions and scans on a path to it."""
+    count: list[int] = []
+    for node in net.nodes:
+        ahead = max((count[operand] for operand in node.inputs), default=0)
+        count.append(ahead + (node.kind in ACROSS))
+    return count

@@ -1,0 +1,67 @@
+"""Copies of a body's nodes in the net around it: shared by `hoist`, `sink` and `lift`.
+
+    recur(x, s; body)           ->   %1 = f(s)                   rows: the same at every step
+        f(s), g(x), f(s) + g(x)      %2 = g(x)                   rows/steps
+                                     expand(%1) + %2             rows/steps
+
+A value per row of the body becomes a value per row outside if it is the same at every step, and a value per
+step otherwise. Where the two meet, the value per row is expanded. Constants need no expansion.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.type_rules import deeper
+from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.plan.passes.when import is_constant
+
+
+@dataclass
+class Outward:
+    """Copies nodes of a body into the net around it.
+
+    builder: the builder of the net around.
+    body: the body.
+    deep: the extent outside of values per step.
+    fixed: the nodes that are the same at every step.
+    outside: for nodes of the body, their numbers outside so far.
+    """
+
+    builder: Builder
+    body: Net
+    deep: Extent
+    fixed: set[int]
+    outside: dict[int, int]
+
+    def extent(self, number: int) -> Extent:
+        """The extent outside of a node of the body."""
+        if number in self.outside:
+            return self.builder.type_of(self.outside[number]).extent
+        if is_constant(self.body.nodes[number]):
+            return CONST
+        return self.deep[:-1] if number in self.fixed else self.deep
+
+    def number(self, number: int) -> int:
+        """The number outside of a node of the body."""
+        if number not in self.outside:
+            node = self.body.nodes[number]
+            if number in self.fixed or is_constant(node):
+                inputs = [self.number(operand) for operand in node.inputs]
+                self.outside[number] = self.builder.copy(node, inputs)
+            else:
+                inputs = [self.at_steps(operand) for operand in node.inputs]
+                extent: Extent | None = node.attributes.get("extent")
+                changed = {} if extent is None else {"extent": deeper(self.deep, extent)}
+                self.outside[number] = self.builder.copy(node, inputs, **changed)
+        return self.outside[number]
+
+    def at_steps(self, number: int) -> int:
+        """The number outside of a node of the body, expanded to steps if it has one value per row."""
+        node = self.body.nodes[number]
+        if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
+            extent = deeper(self.deep, node.attributes["extent"])
+            return self.builder.add("expand", self.number(node.inputs[0]), extent=extent)
+        outside = self.number(number)
+        if is_constant(node) or self.builder.nodes[outside].types[0].extent != self.deep[:-1]:
+            return outside
+        return self.builder.add("expand", outside, extent=self.deep)

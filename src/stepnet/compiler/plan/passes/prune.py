@@ -1,0 +1,76 @@
+"""Unused results and memories removed from recurrences (dead code elimination).
+
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h)      only the final h is read
+
+An output that is not read would still be computed and stored at every step, and a memory that only feeds
+itself would be carried along.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
+from stepnet.compiler.plan.passes.rewrite import rewritten
+
+Places = dict[int, list[int]]
+"""For each recurrence, the former positions of its remaining results."""
+
+
+def prune(net: Net) -> Net:
+    """The net in which recurrences compute only the results that are read, and the memories that these
+    need.
+    """
+    return rewritten(net, partial(pruned, {}))
+
+
+def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence without unused results, or a `result` of it at its new position; None for any other
+    node.
+    """
+    node = net.nodes[number]
+    if node.operation == "result" and node.inputs[0] in kept:
+        return builder.add("result", operands[0], of=kept[node.inputs[0]].index(node.attributes["of"]))
+    if node.operation != "recur":
+        return None
+    read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
+    recur = replace(node.recur, body=prune(node.recur.body))
+    places = recur.results_by_kind(range(len(node.types)))
+    outputs = [place for place in places.outputs if place in read]
+    memories = remembered(recur, outputs, [place in read for place in places.memories])
+    if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
+        return builder.copy(node, operands, body=recur.body)
+    kept[number] = [*outputs, *(places.memories[place] for place in memories)]
+    return without(recur, outputs, memories).add(
+        builder, [operands[place] for place in left(recur, memories)]
+    )
+
+
+def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
+    """The positions of the memories that are read, or that a remaining output or memory needs."""
+    results, needed = [recur.body.results[place] for place in outputs], list(wanted)
+    while True:
+        following = [number for number, need in zip(recur.following, needed, strict=True) if need]
+        reached = ancestors(recur.body.nodes, [*results, *following])
+        further = [need or number in reached for number, need in zip(recur.memories, needed, strict=True)]
+        if further == needed:
+            return [place for place, need in enumerate(needed) if need]
+        needed = further
+
+
+def left(recur: Recur, memories: list[int]) -> list[int]:
+    """The positions of the operands that stay."""
+    places = recur.operands_by_kind(range(len(recur.body.inputs)))
+    return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
+
+
+def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
+    """A recurrence with only these outputs and memories."""
+    body = recur.body
+    inputs = {body.inputs[place] for place in left(recur, memories)}
+    results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]
+    builder = Builder()
+    place: dict[int, int] = {}
+    for number in sorted(ancestors(body.nodes, results) | inputs):
+        node = body.nodes[number]
+        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    return replace(recur, body=builder.net(place[result] for result in results), memory_count=len(memories))

@@ -1,0 +1,61 @@
+"""The terms of sums reordered by the time at which they are known.
+
+    ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
+
+Constants are added once, values per sequence once per sequence, and values that need no memory before the
+loop, however the sum was written.
+"""
+
+from dataclasses import replace
+
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.plan.passes.rewrite import rewritten
+from stepnet.compiler.plan.passes.when import when_inside
+
+
+def regroup(net: Net) -> Net:
+    """The net with the sums in each body regrouped, inner bodies first."""
+
+    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        node = outer.nodes[number]
+        if node.operation != "recur":
+            return None
+        recur = replace(node.recur, body=rewritten(node.recur.body, rule))
+        return builder.copy(node, operands, body=regrouped(recur))
+
+    return rewritten(net, rule)
+
+
+def regrouped(recur: Recur) -> Net:
+    """The body with the terms of every sum in the order in which they become known."""
+    body, known = recur.body, when_inside(recur)
+    users = body.users()
+    builder = Builder()
+    place: list[int] = []
+    for number, node in enumerate(body.nodes):
+        addends = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
+        if len(addends) < 3 or any(body.type_of(addend).dtype != node.type.dtype for addend in addends):
+            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+            continue
+        first, *rest = sorted(addends, key=lambda addend: known[addend])
+        total = place[first]
+        for addend in rest:
+            total = builder.add("add", total, place[addend], source=node.source)
+        place.append(total)
+    return builder.net(place[result] for result in body.results)
+
+
+def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
+    """The terms of a sum, with nested sums of the same shape and dtype flattened if only this sum reads
+    them.
+    """
+    node = body.nodes[number]
+    addends: list[int] = []
+    for operand in node.inputs:
+        inner = body.nodes[operand]
+        lone = len(users[operand]) == 1 and operand not in body.results
+        if inner.operation == "add" and lone and inner.types == node.types:
+            addends += terms(body, operand, users)
+        else:
+            addends.append(operand)
+    return addends

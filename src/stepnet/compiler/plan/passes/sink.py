@@ -1,0 +1,130 @@
+"""Work that no memory depends on moved after the loop.
+
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
+                                                 y = h' @ V
+
+An output projection is then one large product over all steps. Only work that contains a product, a reduction
+or a scan moves: anything smaller is cheaper in the loop, in registers. An output that equals an input is
+replaced by the input.
+"""
+
+from dataclasses import replace
+
+from stepnet.compiler.net.ir import Builder, Net, ancestors
+from stepnet.compiler.net.type_rules import recur_extent
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.lift import is_inner
+from stepnet.compiler.plan.passes.outward import Outward
+
+UNITS, LARGER = 8, 2
+"""A read-out with at least UNITS units stays in the loop if the memory that it reads is more than LARGER
+times as large: there it is summed fiber by fiber (`compiler/plan/fibers.py`).
+"""
+MUCH_LARGER, LARGE = 8, 1024
+"""For a read-out with fewer units: how many times as large as the result, and how large, the memory must be.
+"""
+
+
+def sink(net: Net) -> Net:
+    """The net with work that no memory depends on moved after the loops."""
+    builder = Builder()
+    place: list[int] = []
+    results: dict[int, list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        operands = [place[operand] for operand in node.inputs]
+        if node.operation == "recur":
+            results[number] = sunk(builder, net, number, operands)
+            place.append(-1)
+        elif node.operation == "result" and node.inputs[0] in results:
+            of: int = node.attributes["of"]
+            place.append(results[node.inputs[0]][of])
+        else:
+            place.append(builder.copy(node, operands))
+    return builder.net(place[result] for result in net.results)
+
+
+def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
+    """The new numbers of each result of a recurrence, after the work that can leave its body has left it."""
+    node = net.nodes[number]
+    recur = node.recur
+    body, outputs = recur.body, recur.outputs
+    late = leaving(body, outputs, recur.following)
+    frontier = [value for value in edge(body, late, outputs) if value not in recur.sequences]
+    inner = Builder()
+    places: dict[int, int] = {}
+    for value, body_node in enumerate(body.nodes):
+        if value not in late:
+            places[value] = inner.copy(body_node, [places[operand] for operand in body_node.inputs])
+    new_body = inner.net(
+        [*(places[value] for value in frontier), *(places[value] for value in recur.following)]
+    )
+    results = replace(recur, body=new_body).add_results(builder, operands)
+    outside = dict(zip((*body.inputs, *frontier), (*operands, *results.outputs), strict=True))
+    deep = recur_extent([builder.type_of(operands[0])], node.attributes)
+    outward = Outward(builder, body, deep, set(), outside)
+    return [outward.number(output) for output in outputs] + results.memories
+
+
+def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
+    """The nodes that leave: those that only outputs depend on, for outputs that need a product, a reduction
+    or a scan.
+    """
+    needed = ancestors(body.nodes, following)
+    late: set[int] = set()
+    for output in outputs:
+        only = {
+            number
+            for number in ancestors(body.nodes, (output,)) - needed
+            if any(type_.extent != CONST for type_ in body.nodes[number].types)
+        }
+        only -= set(body.inputs)
+        if any(is_inner(body.nodes[number]) for number in only):
+            continue  # outside, this would need an array of the inner sequences of all steps
+        if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
+            body.nodes[number].operation == "index" for number in only
+        ):
+            late |= set() if is_read_out(body, only, output) else only - read_outs(body, only)
+    # A node that another output needs in the loop stays, with all that it depends on.
+    staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
+    return late - staying
+
+
+def read_outs(body: Net, numbers: set[int]) -> set[int]:
+    """Among nodes that could leave, the sums over a large memory and the nodes that they depend on: these
+    stay.
+
+    Only the work after such a sum leaves, as in (q @ memory) @ V.
+    """
+    stay = set[int]()
+    for number in sorted(numbers):
+        units = body.type_of(number).size
+        if body.nodes[number].kind != "reduce" or units < UNITS:
+            continue
+        inside = (ancestors(body.nodes, (number,)) & numbers) - stay
+        if any(body.nodes[each].kind == "matmul" for each in inside):
+            continue
+        read = {operand for each in inside for operand in body.nodes[each].inputs} - inside
+        sizes = [body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST]
+        if max(sizes, default=0) > max(LARGER * units, LARGE):
+            stay |= inside
+    return stay
+
+
+def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
+    """Whether nodes compute a small result from a large memory without a parameter: q @ memory.
+
+    After the loop they would need the memory of every step, which would have to be stored.
+    """
+    if any(body.nodes[number].kind == "matmul" for number in numbers):
+        return False
+    read = {operand for number in numbers for operand in body.nodes[number].inputs} - numbers
+    size = sum(body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST)
+    units = body.type_of(output).size
+    return size > LARGER * units if units >= UNITS else size > max(MUCH_LARGER * units, LARGE)
+
+
+def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
+    """The staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
+    values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
+    values |= {output for output in outputs if output not in late}
+    return sorted(number for number in values if body.type_of(number).extent != CONST)

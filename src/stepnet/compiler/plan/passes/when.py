@@ -1,0 +1,98 @@
+"""The time at which each value of a net becomes known, which is independent of its extent.
+
+    ONCE           when parameters are bound        a parameter, and values of parameters only
+    PER_SEQUENCE   when a sequence begins           a static, an initial memory
+    BEFORE         before the loop                  an input, and values that need no memory
+    IN             in the loop                      values that need a memory, or the step index
+    AFTER          after the loop                   values that need its results, or every step of a sequence
+    TOTAL          after all steps of all rows      a contract, a reduce to const, and values of these
+
+A constant may be known ONCE or only in TOTAL; zeros with one entry per row are known ONCE. The passes and the
+planner use this analysis to move and group work.
+"""
+
+from enum import IntEnum
+
+from stepnet.compiler.net.ir import Net, Node, Recur
+from stepnet.compiler.net.type_rules import TOTALS
+from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
+
+
+class When(IntEnum):
+    """The time at which a value is known. A value is known when the latest of its operands is."""
+
+    ONCE = 0
+    PER_SEQUENCE = 1
+    BEFORE = 2
+    IN = 3
+    AFTER = 4
+    TOTAL = 5
+
+
+def when(net: Net) -> list[When]:
+    """For each node of a net, when its values are known.
+
+    >>> from stepnet.compiler.net.ir import Builder
+    >>> from stepnet.compiler.net.types import STEPS, Type
+    >>> builder = Builder()
+    >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> W = builder.input(Type(CONST, (2, 3), "float32"), "W")
+    >>> net = builder.net([builder.add("contract", x, builder.add("matmul", x, W))])
+    >>> [known.name for known in when(net)]
+    ['BEFORE', 'ONCE', 'BEFORE', 'TOTAL']
+    """
+    inputs = {number: of_input(net.nodes[number]) for number in net.inputs}
+    return known(net, [inputs.get(number, behind(node)) for number, node in enumerate(net.nodes)])
+
+
+def when_inside(recur: Recur) -> list[When]:
+    """For each node of a recurrence's body, when its values are known."""
+    body = recur.body
+    kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
+    inputs = {number: kind for numbers, kind in kinds for number in numbers}
+    return known(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
+
+
+def known_once(net: Net) -> set[int]:
+    """The constants that are known when parameters are bound: parameters, and values of parameters only."""
+    pairs = enumerate(zip(net.nodes, when(net), strict=True))
+    return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node has extent const: one value for all rows."""
+    return all(type_.extent == CONST for type_ in node.types)
+
+
+def of_input(node: Node) -> When:
+    """When an input is known: as a parameter, as a static, or as a sequence."""
+    extent = node.type.extent
+    return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
+
+
+def behind(node: Node) -> When:
+    """The earliest time of an operation outside the loop: after the loop, if it needs all steps."""
+    ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
+    return When.AFTER if ends else When.ONCE
+
+
+def known(net: Net, earliest: list[When]) -> list[When]:
+    """For each node the time at which it is known: that of its latest operand, and not before its earliest
+    time.
+    """
+    times: list[When] = []
+    for node, first in zip(net.nodes, earliest, strict=True):
+        operands = (times[operand] for operand in node.inputs)
+        times.append(max((by_extent(node, first), *operands)))
+    return times
+
+
+def by_extent(node: Node, earliest: When) -> When:
+    """The earliest time of a node, adjusted by its extent."""
+    if is_constant(node):
+        return When.TOTAL if node.operation in TOTALS else When.ONCE
+    if node.operation == "index":
+        return When.IN
+    # The number of steps of a sequence is known with its steps.
+    steps = any(len(type_.extent) > 1 and not is_static_extent(type_.extent) for type_ in node.types)
+    return max(earliest, When.BEFORE if steps else When.ONCE)

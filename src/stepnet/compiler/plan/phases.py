@@ -1,0 +1,182 @@
+"""The phases of a stage: lists of nodes that run without synchronisation between unit blocks.
+
+Within a phase every element depends only on elements of its own unit, so the phase runs unit block by unit
+block. A new phase starts wherever a result is needed across unit blocks: by a product with results of the
+same step, by a reduction over features, or by a view that reorders features. Work on a matrix that a step
+carries stays in one phase as long as it stays within the fibers of the matrix (`compiler/plan/fibers.py`).
+"""
+
+from collections.abc import Callable, Mapping
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.fibers import Fibers
+from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
+
+
+def is_of_recurrence(net: Net, number: int) -> bool:
+    """Whether a node is a result of a recurrence."""
+    node = net.nodes[number]
+    return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
+
+
+def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
+    """The nodes of each phase. Views and inputs are in no phase, as nothing is computed for them.
+
+    fibers: for a step, the fibers of the matrices that it carries.
+    """
+    phase = together(fibers or Fibers(net), numbers)
+    levels = sorted(set(phase.values()))
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
+
+
+def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
+    """The phase of each node, with work on matrices in as few phases as possible.
+
+        1  S' = S + k * v                       1  ended = any(h > 1)
+           ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
+        2  S'' = where(ended, S, S')
+
+    An update of a matrix is postponed until everything that another update in the same pass needs is known.
+    """
+    phase = whole(fibers, numbers, {})
+    matrices = [number for number in phase if number in fibers.places]
+    for first in sorted({phase[number] for number in matrices})[1:]:
+        waiting = whole(fibers, numbers, dict.fromkeys(matrices, first))
+        if len({waiting[n] for n in matrices}) < len({phase[n] for n in matrices}):
+            phase = waiting
+    return phase
+
+
+def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
+    """The phase of each node, such that no node is torn (see `torn_nodes`). first: the earliest phase of some
+    nodes.
+    """
+    later = set[int]()
+    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
+        later |= torn
+    return postponed(fibers, numbers, phase)
+
+
+def phase_of_each(
+    fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
+) -> dict[int, int]:
+    """The phase of each node. later: nodes that start a phase after all that they read."""
+    net, phase = fibers.net, dict[int, int]()
+    inside = set(numbers)
+    for number in numbers:
+        node = net.nodes[number]
+        if node.is_view or node.operation in ("expand", "index"):
+            continue
+        if node.operation == "result":
+            phase[number] = phase[node.inputs[0]]
+            continue
+        own_phase = first.get(number, 0)
+        for operand in node.inputs:
+            root = value_read(net, operand)
+            if root in phase and root in inside:
+                along = number not in later and joins(fibers, operand, number)
+                own_phase = max(own_phase, phase[root] + (0 if along else 1))
+        phase[number] = own_phase
+    return phase
+
+
+def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
+    """The phases, with pointwise nodes moved to the phase of their readers if they read no value of their own
+    phase.
+
+        1  a = f * C                     1
+        2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
+
+    A value that is read only in a later phase has to be stored and loaded again. If C is a matrix per row,
+    this is most of a step's memory traffic.
+    """
+    net, readers = fibers.net, dict[int, list[tuple[int, int]]]()
+    for number in numbers:
+        if not net.nodes[number].is_view:
+            for operand in net.nodes[number].inputs:
+                readers.setdefault(view_chain(net, operand)[0], []).append((number, operand))
+    for number in reversed(numbers):
+        node, reads = net.nodes[number], readers.get(number, [])
+        if node.kind != "pointwise" or not reads or any(reader not in phase for reader, _ in reads):
+            continue
+        first = min(phase[reader] for reader, _ in reads)
+        stays = any(
+            phase.get(view_chain(net, operand)[0]) == phase[number] and joins(fibers, operand, number)
+            for operand in node.inputs
+        )
+        along = all(joins(fibers, operand, reader) for reader, operand in reads if phase[reader] == first)
+        moved = {**phase, number: first}
+        if first > phase[number] and along and not stays and not torn_nodes(fibers, moved):
+            phase = moved
+    return phase
+
+
+def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
+    """The nodes that read, within their own phase, a value that another thread may compute."""
+    net, shared = fibers.net, sharing(fibers, phase)
+    return {
+        number
+        for number in phase
+        if net.nodes[number].kind == "pointwise"
+        for operand in net.nodes[number].inputs
+        if (root := view_chain(net, operand)[0]) in phase
+        and phase[root] == phase[number]
+        and shared(root) != shared(number)
+    }
+
+
+def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
+    """How threads divide each node of a phase. Products, and pointwise nodes of their size, are divided by
+    unit. Fibers, and pointwise nodes with their number of units, are divided by unit too, but at other
+    boundaries. All other nodes are divided by row.
+    """
+    net, none = fibers.net, ("rows", 0)
+
+    def size_of(number: int) -> tuple[int, object, int]:
+        type_ = net.nodes[number].types[0]
+        return phase[number], type_.extent, type_.size
+
+    products = {size_of(number) for number in phase if net.nodes[number].kind == "matmul"}
+    fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
+
+    def shared(number: int) -> tuple[str, int]:
+        node, units = net.nodes[number], fibers.units(number)
+        if units is not None:
+            return "fibers", units
+        if size_of(number) in products:
+            by_unit = node.kind in ("pointwise", "matmul") or node.operation == "result"
+            return ("units", node.types[0].size) if by_unit else none
+        along = node.kind == "pointwise" and size_of(number) in fibered
+        return ("fibers", node.type.size) if along else none
+
+    return shared
+
+
+def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
+    """Whether each unit of a one-phase step depends only on the memories of the same unit.
+
+    If so, threads that divide the units need not wait for each other between steps. memories: for each
+    memory, the node of its next value.
+    """
+    net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
+    readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]
+    return (
+        all(shared(number)[0] != "units" for number in phase)
+        and all(after in phase for after in memories.values())
+        and all(
+            joins(fibers, operand, number)
+            for number, operand in readers
+            if view_chain(net, operand)[0] in memories
+        )
+    )
+
+
+def joins(fibers: Fibers, operand: int, user: int) -> bool:
+    """Whether a node may run in the phase of the value that it reads. Reductions over sequences, expansions
+    to sequences and inner recurrences end their phase.
+    """
+    net = fibers.net
+    root, _ = view_chain(net, operand)
+    ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)
+    return not ends and fibers.along(operand, user)

@@ -1,0 +1,261 @@
+"""The plan of a recurrence: which nodes are computed in which stage, and in which phase of it.
+
+    stage     extent               when it runs
+    once      const                when parameters are bound
+    sequence  rows                 when a sequence begins
+    before    rows/steps           before the loop
+    loop      rows, in the body    in the loop, at each step
+    after     rows/steps           after the loop
+    ended     rows                 after the last step of a sequence
+    total     const                after all steps of all rows
+
+Stages of values per row or step are lists of phases (`compiler/plan/phases.py`).
+"""
+
+from dataclasses import dataclass, replace
+
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.ir import Net, Node, all_nodes
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.plan.fibers import Fibers, fibers
+from stepnet.compiler.plan.passes import optimised
+from stepnet.compiler.plan.passes.when import When, when
+from stepnet.compiler.plan.phases import phases, units_are_alone
+from stepnet.compiler.plan.views import reshaped
+from stepnet.compiler.values.once import computed_once
+from stepnet.errors import NetError
+
+STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
+    CONST: ((When.ONCE, "once"), (When.TOTAL, "total")),
+    ROWS: ((When.PER_SEQUENCE, "sequence"), (When.AFTER, "ended")),
+    STEPS: ((When.BEFORE, "before"), (When.AFTER, "after")),
+}
+"""For each extent its stages in order, each with the latest time at which a value of the stage may become
+known."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The net before and after the passes, and the nodes that each stage computes.
+
+    traced: the net as traced.
+    net: the net after all passes; all node numbers refer to it.
+    ends: the inputs and results of both nets, by kind.
+    recur: the node of the recurrence.
+    once, total: the nodes of these stages.
+    sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are nodes of
+        the body.
+    reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
+    """
+
+    traced: Net
+    net: Net
+    ends: Ends
+    recur: int
+    once: tuple[int, ...]
+    sequence: tuple[tuple[int, ...], ...]
+    before: tuple[tuple[int, ...], ...]
+    loop: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    reduced: tuple[int, ...]
+    ended: tuple[tuple[int, ...], ...]
+    total: tuple[int, ...]
+
+    @property
+    def recurrence(self) -> Node:
+        """The node of the recurrence."""
+        return self.net.nodes[self.recur]
+
+    @property
+    def body(self) -> Net:
+        """The body of the recurrence."""
+        return self.recurrence.recur.body
+
+    @property
+    def reverse(self) -> bool:
+        """Whether each sequence runs from its last step to its first."""
+        return self.recurrence.recur.reverse
+
+    def turned(self, traced: Net) -> "Plan":
+        """The plan of a net that equals this one's but for its direction."""
+        (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
+        return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
+
+    @computed_once
+    def fibers(self) -> Fibers:
+        """The fibers of the matrices that the step carries."""
+        return step_fibers(self.recurrence)
+
+    @computed_once
+    def units_are_alone(self) -> bool:
+        """Whether each unit of the memories is independent of all other units, at every step."""
+        return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
+
+    @computed_once
+    def key(self) -> str:
+        """A digest of the computation, the same for plans that differ only in their direction."""
+        stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
+        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
+
+    @property
+    def unroll(self) -> int:
+        """The number of steps per iteration of the compiled loop."""
+        return self.recurrence.recur.unroll
+
+    @property
+    def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
+        """Each stage's name, net and phases, in the order they run."""
+        return (
+            ("sequence", self.net, self.sequence),
+            ("before", self.net, self.before),
+            ("loop", self.body, self.loop),
+            ("after", self.net, self.after),
+            ("reduced", self.net, (self.reduced,) if self.reduced else ()),
+            ("ended", self.net, self.ended),
+        )
+
+    @property
+    def last(self) -> list[int | None]:
+        """For each memory the node of its final value; None if it is not read."""
+        picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
+        by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
+        places = range(len(self.recurrence.types))
+        return [by_place.get(place) for place in self.recurrence.recur.results_by_kind(places).memories]
+
+    @property
+    def read_in_the_end(self) -> set[int]:
+        """The nodes that reductions over steps and totals read."""
+        return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
+
+    def results(self, places: tuple[int, ...]) -> list[int]:
+        """The nodes of the results at these places."""
+        return [self.net.results[place] for place in places]
+
+
+def plan(traced: Net) -> Plan:
+    """The plan of a net with one recurrence."""
+    net = optimised(traced)
+    loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    if len(loops) != 1:
+        raise NetError(f"a plan needs a net with exactly one recurrence; this net has {len(loops)}")
+    recur = loops[0]
+    known = when(net)
+    check_one_pass(net, known)
+    stages: dict[str, list[int]] = {name: [] for row in STAGES.values() for _, name in row}
+    reduced: list[int] = []
+    for number, node in enumerate(net.nodes):
+        if node.operation in ("input", "recur") or picks(net, number, recur):
+            continue
+        if is_of_steps(net, number):
+            reduced.append(number)
+        else:
+            stages[stage(node, known[number])].append(number)
+    body = net.nodes[recur].recur.body
+    inside = [n for n, node in enumerate(body.nodes) if node.operation != "input"]
+    return Plan(
+        traced,
+        net,
+        Ends.of(traced),
+        recur,
+        tuple(stages["once"]),
+        phases(net, stages["sequence"]),
+        phases(net, stages["before"]),
+        phases(
+            body, [n for n in inside if body.nodes[n].types[0].extent != CONST], step_fibers(net.nodes[recur])
+        ),
+        phases(net, stages["after"]),
+        tuple(reduced),
+        phases(net, stages["ended"]),
+        tuple(stages["total"]),
+    )
+
+
+def step_fibers(recurrence: Node) -> Fibers:
+    """The fibers of the matrices that a recurrence carries, and of other large matrices in its step."""
+    recur = recurrence.recur
+    statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
+    return fibers(recur.body, carried(recurrence), statics)
+
+
+def carried(recurrence: Node) -> dict[int, int]:
+    """For each memory of a step the node that computes its next value."""
+    recur = recurrence.recur
+    following = (reshaped(recur.body, number) for number in recur.following)
+    return dict(zip(recur.memories, following, strict=True))
+
+
+def directed(net: Net, reverse: bool) -> Net:
+    """The net with all of its recurrences in the same direction."""
+
+    def node_in_direction(node: Node) -> Node:
+        pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
+        return node if pairs == node.pairs else replace(node, pairs=pairs)
+
+    return replace(net, nodes=tuple(map(node_in_direction, net.nodes)))
+
+
+class Plans:
+    """A cache of plans: nets that differ only in their direction are planned once."""
+
+    def __init__(self) -> None:
+        self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
+
+    def of(self, traced: Net) -> Plan:
+        """The plan of a net. No pass and no phase depends on the direction."""
+        forward = directed(traced, reverse=False)
+        key = forward, tuple(node.source for node in all_nodes(forward))
+        if key not in self.known:
+            self.known[key] = plan(forward)
+        return self.known[key].turned(traced)
+
+
+def stage(node: Node, known: When) -> str:
+    """The stage in which a node is computed, by its extent and by when it is known."""
+    extent = node.types[0].extent
+    if extent not in STAGES:
+        raise NetError(
+            f"a plan runs over flat sequences, but {node.operation} has a value at {extent_text(extent)}"
+        )
+    return next(name for latest, name in STAGES[extent] if known <= latest)
+
+
+def check_one_pass(net: Net, known: list[When]) -> None:
+    """Raises `NetError` if one pass over the steps is not enough, because a step needs a value of all
+    steps.
+    """
+    for number, node in enumerate(net.nodes):
+        if "how" in node.attributes and node.operation == "expand":
+            raise NetError(
+                f"%{number} = expand writes to a single step of each sequence; a plan cannot run it, a "
+                "schedule can"
+            )
+        extent = node.types[0].extent if node.types else CONST
+        late = [n for n in node.inputs if known[n] > latest_operand(net, n, node, extent)]
+        if late:
+            raise NetError(
+                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, known only after "
+                "all steps: a plan goes over the steps once; use a schedule, which runs such a net part by "
+                "part"
+            )
+
+
+def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
+    """The latest time at which an operand may become known for a node to be computed in its stage."""
+    if node.operation == "recur":
+        return When.BEFORE
+    if extent == CONST:
+        return When.TOTAL
+    into_steps = extent == STEPS and net.nodes[operand].types[0].extent == ROWS
+    return When.PER_SEQUENCE if into_steps else When.AFTER
+
+
+def picks(net: Net, number: int, recur: int) -> bool:
+    """Whether a node is a `result` of the recurrence."""
+    return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
+
+
+def is_of_steps(net: Net, number: int) -> bool:
+    """Whether a node computes one value of a row from the values of all its steps."""
+    node = net.nodes[number]
+    return node.operation == "reduce" and node.type.extent == ROWS

@@ -1,0 +1,354 @@
+"""The normal form of functions: equal values become the same atom, however they are written.
+
+    sigmoid(-a)                       ->   1 - sigmoid(a)
+    tanh(a), -tanh(-a)                ->   2 sigmoid(2 a) - 1
+    1 / (1 + exp(-a))                 ->   sigmoid(a)
+    0.5 * (1 + tanh(0.5 * a))         ->   sigmoid(a)          by the second line
+    where(a > 0, a, 0), maximum(a, 0) ->   relu(a)
+    where(c, a, b)                    ->   c a + (1 - c) b     c is 0 or 1, so that c c = c
+
+The activations that a known cell may have are those of `layout.equations`. Each way to write one is a row of
+`SPELLINGS`. It is traced once, with a placeholder for its argument, and brought into this normal form. A
+value is the activation if it equals this form for the argument found in its innermost function.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Pairs
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.plan.recognise.polynomial import (
+    LARGEST,
+    ONE,
+    Atom,
+    DifferentError,
+    Function,
+    Leaf,
+    Monomial,
+    Polynomial,
+    Product,
+    functions_in,
+)
+from stepnet.compiler.trace.traced import Traced
+from stepnet.layout.equations import ACTIVATIONS
+
+# NumPy returns a traced value for a traced value, which its stubs do not know.
+numpy: Any = np
+
+# Activations and ways to write them, in groups: a spelling that uses other activations comes in a later
+# group. The spellings of `ACTIVATIONS` are stepnet's; sigmoid, tanh and linear need no row for them.
+SPELLINGS: tuple[tuple[tuple[str, Callable[[Any], Any]], ...], ...] = (
+    (
+        ("sigmoid", lambda a: 1 / (1 + numpy.exp(-a))),
+        ("relu", ACTIVATIONS["relu"]),
+        ("relu", lambda a: numpy.where(a > 0, a, 0)),
+        ("relu", lambda a: numpy.where(a >= 0, a, 0)),
+        ("relu", lambda a: 0.5 * (a + numpy.abs(a))),
+        ("softplus", lambda a: numpy.log(1 + numpy.exp(a))),
+        ("softsign", ACTIVATIONS["softsign"]),
+        ("gelu", ACTIVATIONS["gelu"]),
+    ),
+    (
+        ("sigmoid", lambda a: numpy.exp(a) / (1 + numpy.exp(a))),
+        ("tanh", lambda a: (1 - numpy.exp(-2 * a)) / (1 + numpy.exp(-2 * a))),
+        ("tanh", lambda a: (numpy.exp(2 * a) - 1) / (numpy.exp(2 * a) + 1)),
+        ("tanh", lambda a: (numpy.exp(a) - numpy.exp(-a)) / (numpy.exp(a) + numpy.exp(-a))),
+        ("hard_sigmoid", ACTIVATIONS["hard_sigmoid"]),
+        ("hard_sigmoid", lambda a: numpy.clip(a + 3, 0, 6) / 6),
+        ("hard_sigmoid_fifth", ACTIVATIONS["hard_sigmoid_fifth"]),
+        ("elu", ACTIVATIONS["elu"]),
+        ("elu", lambda a: numpy.where(a > 0, a, numpy.exp(a) - 1)),
+        ("selu", ACTIVATIONS["selu"]),
+        ("softplus", ACTIVATIONS["softplus"]),
+        ("silu", ACTIVATIONS["silu"]),
+    ),
+)
+EVEN = ("sigmoid", "absolute")
+"""Functions whose argument is normalised to one sign, because f(-a) follows from f(a)."""
+SWAPPED = {"less": "greater", "less_equal": "greater_equal"}
+COMMUTING = ("minimum", "maximum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor")
+CONDITIONS = {
+    *SWAPPED.values(),
+    "equal",
+    "not_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+}
+RECIPROCAL, SIGMOID = "reciprocal", "sigmoid"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A spelling of an activation in normal form, with what is needed to find its argument in a value.
+
+    activation: the name of the activation.
+    net: the traced spelling.
+    anchor: the function whose first operand is slope * argument + shift.
+    names: the functions in its terms.
+    is_single: whether it is a single function times a coefficient, `factor`.
+    multiplies: whether the argument is also a factor, so that there is a term for each of the argument's
+        terms.
+    before: the number of rules of earlier groups.
+    """
+
+    activation: str
+    net: Net
+    anchor: str
+    slope: float
+    shift: float
+    names: frozenset[str]
+    is_single: bool
+    factor: float
+    multiplies: bool
+    before: int
+
+    def may_be(self, names: frozenset[str]) -> bool:
+        """Whether a value with these functions in its terms may match: any further functions are in the
+        argument.
+        """
+        return self.names <= names if self.multiplies else self.names == names
+
+    def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
+        """The candidates for the argument, from the functions in a value."""
+        most = len(value.terms) if self.multiplies else LARGEST
+        for function in functions_in(value, ACTIVATIONS):
+            if function.name == self.anchor and len(function.operands[0].terms) <= most:
+                argument = (function.operands[0] - Polynomial.number(self.shift)).scaled(1 / self.slope)
+                yield argument
+                if self.anchor in EVEN:
+                    yield -(function.operands[0] + Polynomial.number(self.shift)).scaled(1 / self.slope)
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Applies operations to polynomials, and makes each atom once.
+
+    rules: the spellings to be replaced by activations.
+    atoms: the atoms made so far.
+    """
+
+    rules: tuple[Rule, ...]
+    atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
+
+    def atom(self, what: Leaf | Product | Function) -> Polynomial:
+        """An atom as a polynomial."""
+        atom = self.atoms.get(what)
+        if atom is None:
+            atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
+        return Polynomial.atom(atom)
+
+    def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
+        """The value of a pointwise operation."""
+        rule = ARITHMETIC.get(operation)
+        made = (
+            self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
+        )
+        return self.collapsed(made, False)
+
+    def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
+        """The value of a function other than arithmetic."""
+        name, operands = ordered(name, operands)
+        if name == "tanh":
+            return self.activation("tanh", operands[0])
+        if name == "expm1":
+            return self.function("exp", operands) - ONE
+        if name == "log1p":
+            return self.function("log", [operands[0] + ONE])
+        if name in EVEN and operands[0].terms and operands[0].terms[-1][1] < 0:
+            other = self.function(name, [-operands[0]], pairs)
+            return ONE - other if name == SIGMOID else other
+        if (inner := lower_bound_inside(name, operands)) is not None:
+            below = self.function("maximum", [inner[0], operands[1]])
+            return self.function("minimum", [below, inner[1]])
+        return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
+
+    def activation(self, name: str, argument: Polynomial) -> Polynomial:
+        """The value of an activation, by its name."""
+        match name:
+            case "linear":
+                return argument
+            case "sigmoid":
+                return self.function(SIGMOID, [argument])
+            case "tanh":
+                return self.function(SIGMOID, [argument.scaled(2)]).scaled(2) - ONE
+            case _:
+                return self.atom(Function(name, (argument,)))
+
+    def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
+        """The activation that a value is a spelling of; otherwise the value itself.
+
+        If several match, the one with the simplest coefficients is chosen: hard_sigmoid_fifth(a), not
+        hard_sigmoid(1.2 a).
+
+        single: whether the value is a single function; only spellings of that kind are tried.
+        """
+        names = names_in(value)
+        best: tuple[int, Rule, Polynomial] | None = None
+        for rule in self.rules:
+            if rule.is_single != single or not rule.may_be(names):
+                continue
+            before = replace(self, rules=self.rules[: rule.before])
+            scaled = value.scaled(rule.factor)
+            for argument in rule.arguments(value):
+                if before.spelled(rule.net, argument) == scaled:
+                    measure = unevenness(argument)
+                    best = (measure, rule, argument) if best is None or measure < best[0] else best
+        if best is None:
+            return value
+        return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
+
+    def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
+        """The value of a spelling's net for an argument."""
+        values: list[Polynomial] = []
+        for node in net.nodes:
+            if node.operation == "input":
+                values.append(argument)
+            elif node.operation == "constant":
+                values.append(Polynomial.number(float(node.attributes["value"].value)))
+            else:
+                values.append(self.applied(node.operation, [values[n] for n in node.inputs], node.pairs))
+        return values[net.results[0]]
+
+
+def is_fixed(what: Leaf | Product | Function) -> bool:
+    """Whether an atom depends on parameters only."""
+    if isinstance(what, Leaf):
+        return what.kind == "parameter"
+    if isinstance(what, Product):
+        return all(atom.fixed for atom in what.left)
+    return all(operand.fixed for operand in what.operands)
+
+
+def unevenness(argument: Polynomial) -> int:
+    """The number of coefficients of an argument that are not powers of two."""
+    return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
+
+
+def names_in(value: Polynomial) -> frozenset[str]:
+    """The names of the functions in the terms of a value."""
+    return frozenset(function.name for atom in value.atoms() if (function := atom.function))
+
+
+def is_condition(what: Leaf | Product | Function) -> bool:
+    """Whether an atom is 0 or 1."""
+    return isinstance(what, Function) and what.name in CONDITIONS
+
+
+def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
+    """A commutative function with its operands in a fixed order, numbers last; other functions unchanged."""
+    if name in SWAPPED:
+        return SWAPPED[name], operands[::-1]
+    if name in COMMUTING and operands[0].constant is not None:
+        return name, operands[::-1]
+    return name, operands
+
+
+def lower_bound_inside(name: str, operands: Sequence[Polynomial]) -> tuple[Polynomial, Polynomial] | None:
+    """a and hi in maximum(minimum(a, hi), lo) with lo <= hi, which is normalised to the other order; else
+    None.
+    """
+    if name != "maximum" or (low := operands[1].constant) is None or (single := operands[0].single) is None:
+        return None
+    function = single[0].function
+    if single[1] != 1 or function is None or function.name != "minimum":
+        return None
+    high = function.operands[1].constant
+    return None if high is None or low > high else (function.operands[0], function.operands[1])
+
+
+# ---- arithmetic --------------------------------------------------------------------------------------------
+
+Arithmetic = Callable[[Algebra, Sequence[Polynomial], Mapping[str, Any]], Polynomial]
+
+
+def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
+    """1 / value."""
+    if (number := value.constant) is not None:
+        if number == 0:
+            raise DifferentError("it divides by zero")
+        return Polynomial.number(1 / number)
+    return algebra.function(RECIPROCAL, [value])
+
+
+def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial:
+    """where(condition, yes, no): the condition is an atom that is 0 or 1."""
+    return no + condition * (yes - no)
+
+
+def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
+    """A value raised to a constant power."""
+    exponent = float(attributes["exponent"])
+    if exponent not in (-1, 1, 2, 3):
+        return algebra.function("power", operands, (("exponent", exponent),))
+    if exponent < 0:
+        return reciprocal(algebra, operands[0])
+    value = operands[0]
+    for _ in range(int(exponent) - 1):
+        value = value * operands[0]
+    return value
+
+
+ARITHMETIC: dict[str, Arithmetic] = {
+    "add": lambda algebra, operands, attributes: operands[0] + operands[1],
+    "subtract": lambda algebra, operands, attributes: operands[0] - operands[1],
+    "multiply": lambda algebra, operands, attributes: operands[0] * operands[1],
+    "negative": lambda algebra, operands, attributes: -operands[0],
+    "divide": lambda algebra, operands, attributes: operands[0] * reciprocal(algebra, operands[1]),
+    "power": power,
+    "where": lambda algebra, operands, attributes: chosen(*operands),
+}
+
+
+# ---- the rules of the table --------------------------------------------------------------------------------
+
+HOLE = Leaf("hole", 0, b"")
+
+
+@lru_cache
+def rules(dtype: str) -> tuple[Rule, ...]:
+    """The rows of `SPELLINGS` as rules, with their constants rounded to a dtype like those of a body."""
+    made: list[Rule] = []
+    for group in SPELLINGS:
+        before = tuple(made)
+        made += [rule_of(name, traced(spelling, dtype), before) for name, spelling in group]
+    return tuple(made)
+
+
+def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
+    """The net of a spelling."""
+    builder = Builder()
+    argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
+    return builder.net([spelling(argument).number])
+
+
+def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
+    """A spelling as a rule; before: the rules that are applied to its parts."""
+    algebra = Algebra(before)
+    hole = algebra.atom(HOLE)
+    value = algebra.spelled(net, hole)
+    monomial: Monomial = hole.terms[0][0]
+    linear = {(), monomial}
+    for function in functions_in(value, ()):
+        terms = dict(function.operands[0].terms)
+        if monomial in terms and linear.issuperset(terms):
+            single = value.single
+            return Rule(
+                name,
+                net,
+                function.name,
+                terms[monomial],
+                terms.get((), 0.0),
+                names_in(value),
+                single is not None,
+                1.0 if single is None else single[1],
+                monomial[0] in value.atoms(),
+                len(before),
+            )
+    raise AssertionError(f"{name} is written without a function of its argument")

@@ -1,0 +1,235 @@
+"""The parts of a cell's equations: gates, and the arguments of their activations.
+
+    sigmoid(x @ W + h @ R + b)   ->   the activation; the products of the input and of the memory; the bias
+
+A gate occurs in a polynomial as an atom f, or as 1 - f or 2 f - 1: `Gate` is slope * f + offset.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.compiler.plan.recognise.functions import Algebra
+from stepnet.compiler.plan.recognise.polynomial import (
+    ZERO,
+    Atom,
+    DifferentError,
+    Leaf,
+    Matrix,
+    Monomial,
+    Polynomial,
+    Product,
+    functions_in,
+    without,
+)
+from stepnet.layout.semantics import ACTIVATIONS, SYMMETRIC
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate: an activation of an argument, as the polynomial slope * atom + offset."""
+
+    activation: str
+    argument: Polynomial
+    atom: Atom
+    slope: float
+    offset: float
+
+    @property
+    def value(self) -> Polynomial:
+        """The gate as a polynomial."""
+        return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
+
+    def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
+        """a and b such that rest + atom * factor = a + gate * b."""
+        inner = factor.scaled(1 / self.slope)
+        return rest - inner.scaled(self.offset), inner
+
+    def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
+        """a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
+        parts = value.divided(self.atom)
+        return None if parts is None else self.solved(*parts)
+
+
+def gates_of(atom: Atom) -> Iterator[Gate]:
+    """The gates that an atom may be part of."""
+    function = atom.function
+    if function is None or atom.fixed or function.name not in ACTIVATIONS:
+        return
+    argument = function.operands[0]
+    yield Gate(function.name, argument, atom, 1, 0)
+    if function.name in SYMMETRIC:
+        yield Gate(function.name, -argument, atom, -1, 1)
+    if function.name == "sigmoid":
+        yield Gate("tanh", argument.scaled(0.5), atom, 2, -1)
+        yield Gate("tanh", argument.scaled(-0.5), atom, -2, 1)
+
+
+def gates_in(value: Polynomial) -> Iterator[Gate]:
+    """The gates that may be factors of terms of a value."""
+    for atom in value.atoms():
+        yield from gates_of(atom)
+
+
+def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
+    """The activation that a value is, and its argument; "linear" if it is no other."""
+    atoms = value.atoms()
+    if len(atoms) == 1:
+        for gate in gates_of(atoms[0]):
+            if gate.value == value:
+                return gate.activation, gate.argument
+    return "linear", value
+
+
+def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
+    """The bound to which a value is clipped, 0 for none, and the unclipped value."""
+    upper = bounded(value, "minimum")
+    lower = None if upper is None else bounded(upper[1], "maximum")
+    if upper is None or lower is None or upper[0] != -lower[0] or upper[0] <= 0:
+        return 0.0, value
+    return upper[0], lower[1]
+
+
+def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
+    """The number and the value in minimum(value, number) or maximum(value, number); else None."""
+    single = value.single
+    function = None if single is None or single[1] != 1 else single[0].function
+    if function is None or function.name != name or (bound := function.operands[1].constant) is None:
+        return None
+    return bound, function.operands[0]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
+    features themselves.
+    """
+
+    factor: float
+    leaf: Leaf
+    rows: Monomial
+    matrix: Matrix | None
+    columns: Monomial
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The argument of an activation: a sum of products of the input and of the memory h, and of biases.
+
+    clip: the bound to which the argument is clipped; 0 for none.
+    x, h: the terms of the input and of the memory.
+    bias: the bias outside the product with the reset gate.
+    inside: the bias inside the product with the reset gate.
+    peephole: the factor of the memory c.
+    """
+
+    clip: float = 0.0
+    x: tuple[Term, ...] = ()
+    h: tuple[Term, ...] = ()
+    bias: Polynomial = ZERO
+    inside: Polynomial = ZERO
+    peephole: Polynomial = ZERO
+
+    def negated(self) -> "Sum":
+        """The argument of the gate 1 - f."""
+        x, h = (
+            tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
+            for terms in (self.x, self.h)
+        )
+        return Sum(self.clip, x, h, -self.bias, -self.inside, -self.peephole)
+
+
+def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
+    """The terms of an argument; raises `DifferentError` for a term that no known cell has.
+
+    what: the name of the gate, for the message.
+    h: the memory that is multiplied by matrices.
+    cell: the memory read by peepholes, if any.
+    """
+    clip, value = unclipped(value)
+    peephole = peephole_of(value, cell)
+    value = value - peephole * cell
+    x: list[Term] = []
+    own: list[Term] = []
+    bias = ZERO
+    for monomial, factor in value.terms:
+        fixed = tuple(atom for atom in monomial if atom.fixed)
+        others = [atom for atom in monomial if not atom.fixed]
+        if not others:
+            bias = bias + Polynomial(((monomial, factor),))
+            continue
+        term = term_of(others, factor, fixed)
+        if term is None:
+            raise DifferentError(f"the {what} reads more than products of the input and of the memory", 2)
+        if term.leaf.kind == "sequence":
+            x.append(term)
+        elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
+            own.append(term)
+        else:
+            raise DifferentError(f"the {what} reads {reading(term)}", 2)
+    return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
+
+
+def strange(value: Polynomial) -> set[str]:
+    """The functions in a value that are neither activations nor bounds; no known cell has any."""
+    names = {function.name for function in functions_in(value, ())}
+    return names - {*ACTIVATIONS, "minimum", "maximum"}
+
+
+def reading(term: Term) -> str:
+    """A description of what a term reads, for a message."""
+    if term.leaf.kind == "static":
+        return "a static, which no known cell has"
+    how = "without a matrix" if term.matrix is None else "by a matrix"
+    return f"a memory {how}, which no known cell does"
+
+
+def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
+    """A term of an argument that is a leaf, or its product with a matrix; None for anything else."""
+    if len(others) != 1:
+        return None
+    what = others[0].what
+    if isinstance(what, Leaf):
+        return Term(factor, what, (), None, fixed)
+    if isinstance(what, Product):
+        rows = tuple(atom for atom in what.left if atom.fixed)
+        leaves = [atom.what for atom in what.left if not atom.fixed]
+        if len(leaves) == 1 and isinstance(leaves[0], Leaf):
+            return Term(factor, leaves[0], rows, what.matrix, fixed)
+    return None
+
+
+def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
+    """The parameters p of a peephole: those for which the value contains the terms of p * cell."""
+    if not cell.terms:
+        return ZERO
+    whole, factor = cell.terms[-1]
+    total = ZERO
+    for monomial, coefficient in value.terms:
+        rest: Monomial | None = monomial
+        for atom in whole:
+            rest = without(rest, atom) if rest is not None and atom in rest else None
+        if rest is not None and all(atom.fixed for atom in rest):
+            total = total + Polynomial(((rest, coefficient / factor),))
+    return total
+
+
+def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
+    """a and b such that value = a + products of gate * b, for a gate inside products with matrices."""
+    rest: dict[Monomial, float] = dict(value.terms)
+    inner = ZERO
+    for monomial, factor in value.terms:
+        for atom in monomial:
+            if isinstance(atom.what, Product) and gate.atom in atom.what.left:
+                product = algebra.atom(Product(without(atom.what.left, gate.atom), atom.what.matrix))
+                inner = inner + product * Polynomial(((without(monomial, atom), factor),))
+                rest.pop(monomial)
+                break
+    return gate.solved(Polynomial.of(rest), inner)
+
+
+def gates_in_products(value: Polynomial) -> Iterator[Gate]:
+    """The gates that may be factors inside products with matrices."""
+    for atom in value.atoms():
+        if isinstance(atom.what, Product):
+            for inner in atom.what.left:
+                yield from gates_of(inner)

@@ -1,0 +1,205 @@
+"""Recognition: from the body of a recurrence to the cell that it computes, or the reason why it computes
+none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.ir import Net, Node, Recur
+from stepnet.compiler.net.types import CONST, ROWS
+from stepnet.compiler.plan.passes.chain import chain
+from stepnet.compiler.plan.recognise.cells import KNOWN, Match, Memory, Row
+from stepnet.compiler.plan.recognise.gates import Term, strange
+from stepnet.compiler.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
+from stepnet.compiler.plan.recognise.values import Values
+from stepnet.compiler.plan.recognise.weights import arrays_of, is_projected
+from stepnet.layout.semantics import Semantics
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A recurrence that computes a known cell.
+
+    Attributes:
+        recur: The recurrence.
+        semantics: The function of the cell, and its name: "rnn", "gru", "lstm" or "mgu".
+        h: The index of h among the memories.
+        c: The index of c among the memories; None for a cell without c.
+        outputs: For each output of the body, "h" or "c" if it is that memory after the step, else None.
+        sequences: The indices of the sequences whose flattened features, concatenated in this order, are x.
+        projected: For inputs that are added to the gates without a W: the indices in x of the features of
+            each gate, gate after gate. None if there is a W.
+        names: The names of the cell's arrays among W, R, b, d, p and P, in the order of the results of
+            `weights`.
+        weights: The net that computes the arrays of the cell, in the arrangement of `stepnet.cells`, from the
+            body's parameters. An LSTM has all four gates: if i is coupled, its weights are those of 1 - f.
+        inputs: The number of features of x.
+        hidden: The number of units.
+    """
+
+    recur: Recur
+    semantics: Semantics
+    h: int
+    c: int | None
+    outputs: tuple[str | None, ...]
+    sequences: tuple[int, ...]
+    projected: tuple[int, ...] | None
+    names: tuple[str, ...]
+    weights: Net
+    inputs: int
+    hidden: int
+
+    @property
+    def cell(self) -> str:
+        """The name of the cell."""
+        return self.semantics.cell
+
+    def arrays(self, others: Sequence[Array]) -> dict[str, Array]:
+        """The arrays of the cell by name, in the dtype of the memory.
+
+        Args:
+            others: The arrays of the recurrence's other operands, in order: parameters and statics.
+        """
+        types = [self.recur.body.type_of(number) for number in self.recur.others]
+        pairs = zip(types, others, strict=True)
+        parameters = [array for type_, array in pairs if type_.extent == CONST]
+        return dict(zip(self.names, interpret(self.weights, parameters, Segments(1)), strict=True))
+
+    def __str__(self) -> str:
+        text = repr(self.semantics).removeprefix("Semantics(").removesuffix(")")
+        return f"{text}; {self.hidden} units, {', '.join(self.names)}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The reason why a recurrence computes no known cell."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def recognise(of: Net | Node | Recur) -> Recognised | Refused:
+    """The known cell that a recurrence computes, or the reason why it computes none.
+
+    Args:
+        of: A recurrence, its node, or a net with one recurrence.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> def step(x, h, p):
+    ...     z = sn.sigmoid(np.concatenate([h, x], axis=-1) @ p["Z"])
+    ...     r = 1 / (1 + np.exp(-(np.concatenate([h, x], axis=-1) @ p["R"])))
+    ...     n = np.tanh(np.concatenate([r * h, x], axis=-1) @ p["N"])
+    ...     h = (1 - z) * h + z * n
+    ...     return h, h
+    >>> params = {name: np.zeros((5, 2), np.float32) for name in "ZRN"}
+    >>> print(recognise(sn.RNN(step, params, memory=2, inputs=3).net))
+    gru: reset='before', update='write'; 2 units, W, R
+    >>> print(recognise(sn.RNN(lambda x, h, p: (h, np.sin(h + x)), memory=2, inputs=2).net))
+    it computes sin, which no known cell does
+    """
+    try:
+        recur = recur_of(of)
+        return recognised(replace(recur, body=chain(recur.body)))
+    except DifferentError as different:
+        return Refused(different.reason)
+
+
+def recur_of(of: Net | Node | Recur) -> Recur:
+    """The recurrence; raises `DifferentError` unless a net has exactly one."""
+    if isinstance(of, Recur):
+        return of
+    nodes = of.nodes if isinstance(of, Net) else (of,)
+    recurs = [node.recur for node in nodes if node.operation == "recur"]
+    if len(recurs) != 1:
+        raise DifferentError(f"the net has {len(recurs) or 'no'} recurrences instead of one")
+    return recurs[0]
+
+
+def recognised(recur: Recur) -> Recognised:
+    """The cell that a recurrence computes; raises `DifferentError`."""
+    memories = memories_of(recur)
+    reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
+    values = Values.of(recur)
+    whole = [
+        Memory(leaf, values.whole(number), values.whole(after))
+        for leaf, number, after in zip(memories, recur.memories, recur.following, strict=True)
+    ]
+    for row in KNOWN:
+        for order in permutations(range(len(whole)), len(row.memories)):
+            if len(order) != len(whole):
+                continue
+            try:
+                match = row.found(values.algebra, *(whole[place] for place in order))
+                return result(values, row, match, order, whole)
+            except DifferentError as different:
+                reason = max(reason, different, key=lambda each: each.depth)
+    names = ", ".join(sorted({name for memory in whole for name in strange(memory.after)}))
+    raise DifferentError(f"it computes {names}, which no known cell does") if names else reason
+
+
+def memories_of(recur: Recur) -> list[Leaf]:
+    """The memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
+    leaves: list[Leaf] = []
+    if not 1 <= recur.memory_count <= 2:
+        raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
+    for number in recur.memories:
+        type_ = recur.body.type_of(number)
+        if type_.extent != ROWS or len(type_.shape) != 1 or not type_.is_float:
+            raise DifferentError(f"a memory is {type_.element}, but known cells carry vectors of floats")
+        leaves.append(Leaf("memory", number, np.arange(type_.size, dtype=np.int64).tobytes()))
+    return leaves
+
+
+def result(
+    values: Values, row: Row, match: Match, order: Sequence[int], memories: Sequence[Memory]
+) -> Recognised:
+    """The result of recognition for a match."""
+    recur, body = values.recur, values.recur.body
+    last = order[-1]
+    hidden, outputs = (body.type_of(recur.memories[place]).size for place in (last, order[0]))
+    if match.projection is None and hidden != outputs:
+        raise DifferentError("its memories have different sizes", 3)
+    gates = list(match.gates.values())
+    read = {term.leaf.number for gate in gates for term in gate.x}
+    sequences = [number for number in recur.sequences if number in read]
+    begins = {recur.memories[order[0]]: 0}
+    inputs = 0
+    for number in sequences:
+        begins[number] = inputs
+        inputs += body.type_of(number).size
+    projected = None
+    if is_projected(gates):
+        terms: list[Term] = [gate.x[0] for gate in gates]
+        projected = tuple(int(p) + begins[t.leaf.number] for t in terms for p in t.leaf.places)
+    net, names = arrays_of(recur, match, begins, (inputs, outputs, hidden), projected is not None)
+    after = {memories[place].after: name for name, place in zip(row.memories, order, strict=True)}
+    return Recognised(
+        recur=recur,
+        semantics=match.semantics,
+        h=order[0],
+        c=last if len(order) > 1 else None,
+        outputs=tuple(kind_of(values, number, after) for number in recur.outputs),
+        sequences=tuple(recur.sequences.index(number) for number in sequences),
+        projected=projected,
+        names=names,
+        weights=net,
+        inputs=inputs,
+        hidden=hidden,
+    )
+
+
+def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
+    """The name, "h" or "c", of an output that is that memory after the step; None for any other output."""
+    try:
+        return after.get(values.whole(number))
+    except DifferentError:
+        return None

@@ -1,0 +1,256 @@
+"""Polynomials: sums of products of atoms, with numeric coefficients. They are the normal form of a step's
+values.
+
+    z * h + (1 - z) * n   ->   h z + n - n z
+
+A polynomial stands for a vector with one number per unit, and so does an atom. Equal atoms are the same
+object (`functions.py`), so polynomials are equal exactly if their terms are.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Pairs
+from stepnet.errors import StepnetError
+
+LARGEST = 1024
+"""The largest number of terms of a polynomial."""
+
+
+ROUNDING = 4 * 2.0**-52
+"""The relative rounding error of a coefficient, which is a product of few constants of the body."""
+
+
+class DifferentError(StepnetError):
+    """The reason why a value is not what a known cell computes.
+
+    depth: how far the match had come; the deepest reason is reported.
+    """
+
+    def __init__(self, reason: str, depth: int = 0) -> None:
+        super().__init__(reason)
+        self.reason, self.depth = reason, depth
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Some features of one input of the body.
+
+    kind: "memory", "sequence", "static" or "parameter"; the last also for constants computed from parameters.
+    number: the node of the input or constant.
+    data: the flat indices of the features in it, as bytes.
+    """
+
+    kind: str
+    number: int
+    data: bytes
+
+    @property
+    def places(self) -> np.ndarray:
+        """The flat indices of the features."""
+        return np.frombuffer(self.data, np.int64)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] in
+    it.
+    """
+
+    number: int
+    row_data: bytes
+    column_data: bytes
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The contribution of each row to the flat index."""
+        return np.frombuffer(self.row_data, np.int64)
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The contribution of each column to the flat index."""
+        return np.frombuffer(self.column_data, np.int64)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The product of a vector, which is a product of atoms, with a matrix."""
+
+    left: "Monomial"
+    matrix: Matrix
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of polynomials: an operation of the table, or an activation by its name."""
+
+    name: str
+    operands: tuple["Polynomial", ...]
+    pairs: Pairs = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Atom:
+    """A factor of a term.
+
+    number: its rank in the order of factors.
+    what: the leaf, product or function that it stands for.
+    fixed: whether it depends on parameters only.
+    condition: whether its values are 0 or 1.
+    """
+
+    number: int
+    what: Leaf | Product | Function
+    fixed: bool
+    condition: bool
+
+    @property
+    def function(self) -> Function | None:
+        """The function, if the atom is one."""
+        return self.what if isinstance(self.what, Function) else None
+
+
+Monomial = tuple[Atom, ...]
+"""The factors of a term, in order; none for the number 1."""
+
+
+def added(one: float, other: float) -> float:
+    """The sum of two coefficients; 0 if only rounding error is left."""
+    total = one + other
+    return 0.0 if abs(total) <= ROUNDING * abs(one) else total
+
+
+def whole(factor: float) -> float:
+    """The coefficient, rounded to an integer if it is one up to rounding error, such as 0.2 * (1 / 0.2)."""
+    near = float(round(factor)) if abs(factor) < LARGEST else 0.0
+    return near if near and abs(factor - near) <= ROUNDING * abs(near) else factor
+
+
+def number_of(atom: Atom) -> int:
+    """The rank of an atom."""
+    return atom.number
+
+
+def numbers_of(monomial: Monomial) -> tuple[int, ...]:
+    """The ranks of the factors of a term, by which terms are ordered."""
+    return tuple(atom.number for atom in monomial)
+
+
+def multiplied(one: Monomial, two: Monomial) -> Monomial:
+    """The product of two monomials; a condition c occurs once, as c c = c."""
+    further = tuple(atom for atom in two if not (atom.condition and atom in one))
+    return tuple(sorted((*one, *further), key=number_of))
+
+
+def without(monomial: Monomial, atom: Atom) -> Monomial:
+    """A monomial without one of its factors."""
+    place = monomial.index(atom)
+    return monomial[:place] + monomial[place + 1 :]
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """The terms in order, each a monomial and its coefficient, which is not 0."""
+
+    terms: tuple[tuple[Monomial, float], ...] = ()
+
+    @classmethod
+    def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
+        """The polynomial with these coefficients."""
+        if len(terms) > LARGEST:
+            raise DifferentError("its next memory has too many terms")
+        kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
+        return cls(tuple(sorted(kept, key=lambda term: numbers_of(term[0]))))
+
+    @classmethod
+    def number(cls, value: float) -> "Polynomial":
+        """A number for every unit."""
+        return cls.of({(): float(value)})
+
+    @classmethod
+    def atom(cls, atom: Atom) -> "Polynomial":
+        """One atom."""
+        return cls((((atom,), 1.0),))
+
+    def __add__(self, other: "Polynomial") -> "Polynomial":
+        total = dict(self.terms)
+        for monomial, factor in other.terms:
+            total[monomial] = added(total.get(monomial, 0.0), factor)
+        return Polynomial.of(total)
+
+    def __neg__(self) -> "Polynomial":
+        return self.scaled(-1.0)
+
+    def __sub__(self, other: "Polynomial") -> "Polynomial":
+        return self + -other
+
+    def __mul__(self, other: "Polynomial") -> "Polynomial":
+        if len(self.terms) * len(other.terms) > LARGEST:
+            raise DifferentError("its next memory has too many terms")
+        total: dict[Monomial, float] = {}
+        for one, factor in self.terms:
+            for two, other_factor in other.terms:
+                monomial = multiplied(one, two)
+                total[monomial] = added(total.get(monomial, 0.0), factor * other_factor)
+        return Polynomial.of(total)
+
+    def scaled(self, factor: float) -> "Polynomial":
+        """All coefficients multiplied by a number."""
+        if factor == 1:
+            return self
+        return Polynomial.of({monomial: old * factor for monomial, old in self.terms})
+
+    @property
+    def constant(self) -> float | None:
+        """The value of a constant polynomial; None if there is an atom in it."""
+        if not self.terms:
+            return 0.0
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it depends on parameters only."""
+        return all(atom.fixed for monomial, _ in self.terms for atom in monomial)
+
+    @property
+    def single(self) -> tuple[Atom, float] | None:
+        """The atom and its coefficient if it has a single term that is one atom; else None."""
+        if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
+            return self.terms[0][0][0], self.terms[0][1]
+        return None
+
+    def atoms(self) -> list[Atom]:
+        """The atoms of all terms, each once, in order."""
+        return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
+
+    def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
+        """rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
+        power.
+        """
+        rest: dict[Monomial, float] = {}
+        factor: dict[Monomial, float] = {}
+        for monomial, coefficient in self.terms:
+            if atom not in monomial:
+                rest[monomial] = coefficient
+            elif monomial.count(atom) == 1:
+                factor[without(monomial, atom)] = coefficient
+            else:
+                return None
+        return Polynomial.of(rest), Polynomial.of(factor)
+
+
+ONE, ZERO = Polynomial.number(1), Polynomial()
+
+
+def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
+    """The functions in a polynomial, and in their operands unless their name is in `stop`, each once."""
+    seen: dict[Atom, Function] = {}
+    waiting = [polynomial]
+    while waiting:
+        for atom in waiting.pop().atoms():
+            if (function := atom.function) is not None and atom not in seen:
+                seen[atom] = function
+                waiting += [] if function.name in stop else function.operands
+    return list(seen.values())

@@ -1,0 +1,223 @@
+"""The values of a body as polynomials of the inputs of one step, for any features of any node.
+
+    a = concatenate(x, h) @ W + b       features 64 to 127 of a
+                                    ->   x @ W[:k, 64:128] + h @ W[k:, 64:128] + b[64:128]
+
+Polynomials are computed on demand for ranges of features, and views map these to ranges of their sources
+(`views.py`). So a gate has the width of the memory however the gates were joined, and a product of
+concatenated values is a sum of products.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Node, Recur
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.recognise.functions import ARITHMETIC, Algebra, rules
+from stepnet.compiler.plan.recognise.polynomial import ZERO, DifferentError, Leaf, Matrix, Polynomial, Product
+from stepnet.compiler.plan.recognise.views import View, views_of
+from stepnet.compiler.values.dtypes import DTYPES
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one body.
+
+    kinds: the kind of each input.
+    joined: the nodes that depend on a concatenation, so that their features may come from several pieces.
+    known: the values computed so far.
+    """
+
+    recur: Recur
+    algebra: Algebra
+    views: list[View]
+    kinds: dict[int, str]
+    joined: set[int]
+    known: dict[tuple[int, bytes], Polynomial] = field(default_factory=dict[tuple[int, bytes], Polynomial])
+
+    @classmethod
+    def of(cls, recur: Recur) -> "Values":
+        """The values of a recurrence's body."""
+        body = recur.body
+        kinds = dict.fromkeys(recur.sequences, "sequence") | dict.fromkeys(recur.memories, "memory")
+        for number in recur.others:
+            kinds[number] = "parameter" if body.type_of(number).extent == CONST else "static"
+        joined: set[int] = set()
+        for number, node in enumerate(body.nodes):
+            passes = node.kind in ("pointwise", "view") or node.operation == "expand"
+            if node.types[0].extent != CONST and (
+                (node.operation == "concatenate" and len(node.inputs) > 1)
+                or (passes and joined.intersection(node.inputs))
+            ):
+                joined.add(number)
+        dtype = body.type_of(recur.memories[0]).dtype if recur.memories else "float32"
+        return cls(recur, Algebra(rules(dtype)), views_of(body), kinds, joined)
+
+    def whole(self, number: int) -> Polynomial:
+        """All features of a node."""
+        return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
+
+    def at(self, number: int, places: Array) -> Polynomial:
+        """Features of a node, by their flat indices."""
+        view = self.views[number]
+        if view.root != number:
+            return self.at(view.root, view.places(places))
+        key = number, places.tobytes()
+        value = self.known.get(key)
+        if value is None:
+            value = self.known[key] = self.computed(number, places)
+        return value
+
+    def computed(self, number: int, places: Array) -> Polynomial:
+        """Features of a node that is not a view."""
+        node = self.recur.body.nodes[number]
+        if not self.is_of_floats(node):
+            raise DifferentError(
+                f"it computes with {node.type.element}{at_line(node)}, but known cells compute with floats"
+            )
+        if node.operation == "input":
+            return self.algebra.atom(Leaf(self.kinds[number], number, places.tobytes()))
+        if node.types[0].extent == CONST and not self.is_arithmetic(node):
+            return self.constant(node, number, places)
+        if node.operation == "cast":
+            return self.cast(node, places)
+        if node.kind == "pointwise":
+            operands = [self.at(n, p) for n, p in self.operand_places(node, places)]
+            return self.algebra.applied(node.operation, operands, node.pairs)
+        if node.operation == "matmul":
+            return self.product(node, places)
+        if node.operation == "concatenate":
+            return self.piece(node, places)
+        if node.operation == "expand":
+            return self.at(node.inputs[0], places)
+        raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
+
+    def is_arithmetic(self, node: Node) -> bool:
+        """Whether a node is a sum, difference or product of floating constants."""
+        plain = ("add", "subtract", "multiply", "negative")
+        return node.operation in plain and node.types[0].is_float
+
+    def is_of_floats(self, node: Node) -> bool:
+        """Whether a node follows the rules of the algebra: integers overflow, and True + True is True."""
+        exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
+        return not exact or node.types[0].extent == CONST or node.types[0].is_float
+
+    def constant(self, node: Node, number: int, places: Array) -> Polynomial:
+        """A number if all features are equal; else a vector of parameters."""
+        if node.operation == "constant":
+            numbers = node.attributes["value"].value.reshape(-1)[places]
+            if numbers.size and bool((numbers == numbers[0]).all()):
+                return Polynomial.number(float(numbers[0]))
+        return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
+
+    def cast(self, node: Node, places: Array) -> Polynomial:
+        """The operand of a cast; raises `DifferentError` for a cast that rounds."""
+        before = self.recur.body.type_of(node.inputs[0])
+        if (
+            np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
+            or not before.is_float
+        ):
+            raise DifferentError(
+                f"it rounds {before.element} to {DTYPES[node.type.dtype].text}{at_line(node)}"
+            )
+        return self.at(node.inputs[0], places)
+
+    def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
+        """For features of a pointwise node: each operand, and the indices of its features that they are
+        computed from.
+        """
+        shape = node.type.shape
+        found: list[tuple[int, Array]] = []
+        for operand in node.inputs:
+            own = self.recur.body.type_of(operand).shape
+            if own == shape:
+                found.append((operand, places))
+                continue
+            index = np.unravel_index(places, shape) if shape else ()
+            kept = [
+                np.zeros_like(at) if size == 1 else at
+                for at, size in zip(index[len(shape) - len(own) :], own, strict=True)
+            ]
+            flat: Any = np.ravel_multi_index(tuple(kept), own) if own else np.zeros_like(places)
+            found.append((operand, flat))
+        return found
+
+    # ---- products
+
+    def product(self, node: Node, places: Array) -> Polynomial:
+        """Columns of the product of a vector with a matrix: a product for each term of the vector."""
+        left, right = node.inputs
+        view, matrix = self.views[left], self.views[right]
+        width = len(matrix.axes[1])
+        vectors, columns = places // width, matrix.axes[1][places % width]
+        if places.size and not bool((vectors == vectors[0]).all()):
+            raise DifferentError(f"one value combines products of several vectors{at_line(node)}")
+        depth = len(view.axes[-1])
+        features = (vectors[0] if places.size else 0) * depth + np.arange(depth, dtype=np.int64)
+        total = ZERO
+        for part in self.parts(left, features):
+            rows = matrix.axes[0][part] + matrix.start
+            block = Matrix(matrix.root, rows.tobytes(), columns.tobytes())
+            for monomial, factor in self.at(left, features[part]).terms:
+                total = total + self.algebra.atom(Product(monomial, block)).scaled(factor)
+        return total
+
+    def parts(self, number: int, places: Array) -> list[Array]:
+        """The features of a node in groups, such that each group reads a single piece of every
+        concatenation.
+        """
+        if number not in self.joined:
+            return [np.arange(len(places), dtype=np.int64)]
+        labels = self.labels(number, places)
+        return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+    def labels(self, number: int, places: Array) -> Array:
+        """A label for each feature, equal for features that read the same piece of every concatenation."""
+        if number not in self.joined:
+            return np.zeros(len(places), np.int64)
+        view = self.views[number]
+        if view.root != number:
+            return self.labels(view.root, view.places(places))
+        node = self.recur.body.nodes[number]
+        if node.operation == "concatenate":
+            owners, inside = self.owners(node, places)
+            labels = owners.copy()
+            for piece, operand in enumerate(node.inputs):
+                own = owners == piece
+                labels[own] += len(node.inputs) * self.labels(operand, inside[own])
+            return labels
+        sets = [self.labels(operand, at) for operand, at in self.operand_places(node, places)]
+        return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
+
+    def piece(self, node: Node, places: Array) -> Polynomial:
+        """Features of a concatenation that all lie in one piece."""
+        owners, inside = self.owners(node, places)
+        if places.size and not bool((owners == owners[0]).all()):
+            raise DifferentError(
+                f"one value is computed from several pieces of a concatenation{at_line(node)}"
+            )
+        return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
+
+    def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
+        """For each feature of a concatenation, the piece that contains it, and its index in that piece."""
+        shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
+        axis = int(node.attributes["axis"]) % len(node.type.shape)
+        ends = np.cumsum([shape[axis] for shape in shapes])
+        index = list(np.unravel_index(places, node.type.shape))
+        owners = np.searchsorted(ends, index[axis], side="right")
+        inside = np.zeros_like(places)
+        for piece, shape in enumerate(shapes):
+            own = owners == piece
+            local = [at[own] for at in index]
+            local[axis] = local[axis] - (ends[piece] - shape[axis])
+            inside[own] = np.ravel_multi_index(tuple(local), shape)
+        return owners, inside
+
+
+def at_line(node: Node) -> str:
+    """The user's line of a node, for a message; empty if it is unknown."""
+    return f" at {node.source}" if node.source else ""

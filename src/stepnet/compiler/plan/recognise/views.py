@@ -1,0 +1,148 @@
+"""Views as maps of indices: where the features of a view lie in its source.
+
+    a[:, 64:128]   ->   the places 64, 65, ..., 127 of a
+    W.T[:, :64]    ->   row i, column j of it is at the place i + 64 j of W
+
+A place is a flat index. The place of an element is a sum of one contribution per axis, so a view of a matrix
+with a million elements is two short arrays. Slices, transposes, takes and broadcasts preserve this. Reshapes
+do if they do not mix axes, and no usual way of reading gates does that.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net, Node
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
+    axes[1][j].
+    """
+
+    root: int
+    start: int
+    axes: tuple[Array, ...]
+
+    @classmethod
+    def whole(cls, root: int, shape: tuple[int, ...]) -> "View":
+        """The identity view of a node."""
+        return cls(root, 0, strides(shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The feature shape of the view."""
+        return tuple(len(axis) for axis in self.axes)
+
+    def places(self, features: Array) -> Array:
+        """The flat indices in the root of features of the view, which are flat indices too."""
+        total = np.full(features.shape, self.start, np.int64)
+        if self.axes:
+            for axis, at in zip(self.axes, np.unravel_index(features, self.shape), strict=True):
+                total += axis[at]
+        return total
+
+
+def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The contribution of each index of each axis to the flat index, for a contiguous value."""
+    axes: list[Array] = []
+    step = 1
+    for size in reversed(shape):
+        axes.append(np.arange(size, dtype=np.int64) * step)
+        step *= size
+    return tuple(reversed(axes))
+
+
+def views_of(net: Net) -> list[View]:
+    """For each node of a net, the view that it is; the identity view if it is no view, or one that mixes
+    axes.
+    """
+    views: list[View] = []
+    for number, node in enumerate(net.nodes):
+        shape = node.types[0].shape
+        source = views[node.inputs[0]] if len(node.inputs) == 1 else None
+        view = None if source is None or len(node.types) > 1 else viewed(node, source)
+        views.append(View.whole(number, shape) if view is None else view)
+    return views
+
+
+def viewed(node: Node, source: View) -> View | None:
+    """The view that a node computes from a source; None if the operation is no view, or mixes axes."""
+    attributes = node.attributes
+    axes = source.axes
+    kept: tuple[Array, ...]
+    match node.operation:
+        case "expand" | "concatenate":
+            kept = axes
+        case "slice":
+            kept = tuple(
+                axis[start : None if stop < 0 else stop : step]
+                for axis, (start, stop, step) in zip(axes, attributes["slices"], strict=True)
+            )
+        case "transpose":
+            order: tuple[int, ...] = attributes["order"]
+            kept = tuple(axes[place] for place in order)
+        case "take":
+            axis = int(attributes["axis"]) % len(axes)
+            kept = (*axes[:axis], axes[axis][np.array(attributes["indices"], np.int64)], *axes[axis + 1 :])
+        case "broadcast":
+            kept = broadcast(axes, attributes["shape"])
+        case "reshape":
+            return reshaped(source, attributes["shape"])
+        case _:
+            return None
+    return View(source.root, source.start, kept)
+
+
+def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The axes of a view that is broadcast to a shape."""
+    ahead = len(shape) - len(axes)
+    padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
+    return tuple(
+        np.repeat(axis, size) if len(axis) == 1 else axis for axis, size in zip(padded, shape, strict=True)
+    )
+
+
+def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
+    """The view with another shape; None if this mixes axes, so that places are no longer a sum over axes."""
+    if 0 in shape:
+        return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
+    start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
+    old = [axis for axis in source.axes if len(axis) > 1]
+    made: list[Any] = []
+    wanted = [size for size in shape if size > 1]
+    while wanted:
+        merged = old.pop(0)
+        sizes = [wanted.pop(0)]
+        while len(merged) != (size := int(np.prod(sizes))):
+            if len(merged) < size:
+                merged = (merged[:, None] + old.pop(0)).ravel()
+            else:
+                sizes.append(wanted.pop(0))
+        if (parts := taken_apart(merged, sizes)) is None:
+            return None
+        made += parts
+    axes = [made.pop(0) if size > 1 else np.zeros(1, np.int64) for size in shape]
+    return View(source.root, start, tuple(axes))
+
+
+def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
+    """An axis split into several; None if its places are not a sum over these."""
+    if len(sizes) == 1:
+        return [axis]
+    grid = axis.reshape(sizes)
+    first = [0] * len(sizes)
+    axes: list[Array] = []
+    total: Any = axis[0]
+    for place, size in enumerate(sizes):
+        index: list[Any] = list(first)
+        index[place] = slice(None)
+        axes.append(grid[tuple(index)] - (0 if place == 0 else axis[0]))
+        total = total + (grid[tuple(index)] - axis[0]).reshape(
+            [size if p == place else 1 for p in range(len(sizes))]
+        )
+    return axes if np.array_equal(total, grid) else None

@@ -1,0 +1,249 @@
+"""The arrays of a recognised cell, computed from the parameters of the recurrence.
+
+    x @ U[:, :64] * 2 + ...   ->   W = [2 * U[:, :64] | ...]
+
+They have the arrangement of `stepnet.cells`: W, R, b, d, p, P, with the gates side by side. A net computes
+them, so they can be computed again when parameters change, and can be part of a larger net.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.recognise.cells import Match
+from stepnet.compiler.plan.recognise.functions import RECIPROCAL
+from stepnet.compiler.plan.recognise.gates import Sum, Term
+from stepnet.compiler.plan.recognise.polynomial import (
+    Atom,
+    DifferentError,
+    Function,
+    Leaf,
+    Matrix,
+    Monomial,
+    Polynomial,
+    Product,
+)
+
+Array = np.ndarray
+
+
+@dataclass
+class Arrays:
+    """Builds the net that computes the arrays."""
+
+    recur: Recur
+    hidden: int
+    builder: Builder = field(default_factory=Builder)
+    place: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arrays, which is that of the memory."""
+        return self.recur.body.type_of(self.recur.memories[0]).dtype
+
+    @property
+    def parameters(self) -> list[int]:
+        """The inputs of the body that are parameters."""
+        return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
+
+    def constant(self, number: int) -> int:
+        """A constant of the body in the new net."""
+        if number not in self.place:
+            node = self.recur.body.nodes[number]
+            self.place[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
+        return self.place[number]
+
+    def filled(self, value: float, shape: tuple[int, ...]) -> int:
+        """An array of one number."""
+        number = self.builder.constant(np.array(value, self.dtype))
+        return self.builder.add("broadcast", number, rank=0, shape=shape)
+
+    # ---- vectors
+
+    def vector(self, value: Polynomial, size: int) -> int:
+        """The number of a vector: the value of a polynomial of parameters."""
+        total: int | None = None
+        for monomial, factor in value.terms:
+            term = self.scaled(self.monomial(monomial, size), factor)
+            total = term if total is None else self.builder.add("add", total, term)
+        return self.filled(0, (size,)) if total is None else total
+
+    def monomial(self, monomial: Monomial, size: int) -> int:
+        """The number of a vector: the value of a product of parameters."""
+        total: int | None = None
+        for atom in monomial:
+            factor = self.atom(atom, size)
+            total = factor if total is None else self.builder.add("multiply", total, factor)
+        return self.filled(1, (size,)) if total is None else total
+
+    def atom(self, atom: Atom, size: int) -> int:
+        """The number of a vector of parameters."""
+        match atom.what:
+            case Leaf(number=number) as leaf:
+                flat = self.flat(number)
+                if len(leaf.places) and (leaf.places == leaf.places[0]).all():
+                    picked = self.picked(flat, leaf.places[:1], 0)
+                    return self.builder.add("broadcast", picked, rank=1, shape=(size,))
+                return self.picked(flat, leaf.places, 0)
+            case Product(left=left, matrix=matrix):
+                rows = len(matrix.rows)
+                return self.builder.add("matmul", self.monomial(left, rows), self.matrix(matrix))
+            case Function(name=name, operands=operands) if name == RECIPROCAL:
+                return self.builder.add("divide", self.filled(1, (size,)), self.vector(operands[0], size))
+            case Function(name=name):
+                raise DifferentError(f"{name} of parameters is computed at every step", 3)
+
+    def scaled(self, number: int, factor: float) -> int:
+        """A value multiplied by a number."""
+        if factor == 1:
+            return number
+        return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
+
+    # ---- picking numbers
+
+    def flat(self, number: int) -> int:
+        """A constant of the body, laid flat."""
+        value = self.constant(number)
+        return self.reshaped(value, (self.builder.type_of(value).size,))
+
+    def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
+        """A value with another shape."""
+        own = self.builder.type_of(number).shape
+        return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
+
+    def picked(self, number: int, places: Array, axis: int) -> int:
+        """Elements at some indices along an axis: a slice if these are contiguous."""
+        shape = self.builder.type_of(number).shape
+        first, step = (
+            int(places[0]) if len(places) else 0,
+            int(places[1] - places[0]) if len(places) > 1 else 1,
+        )
+        if step > 0 and bool((np.diff(places) == step).all()):
+            slices = [(0, size, 1) for size in shape]
+            slices[axis] = (first, first + step * (len(places) - 1) + 1 if len(places) else first, step)
+            if slices[axis] == (0, shape[axis], 1):
+                return number
+            return self.builder.add("slice", number, slices=tuple(slices))
+        return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
+
+    def matrix(self, matrix: Matrix) -> int:
+        """The number of a matrix, read from its constant."""
+        rows, columns = matrix.rows, matrix.columns
+        shape = self.recur.body.type_of(matrix.number).shape
+        for split in range(1, len(shape)):
+            width = int(np.prod(shape[split:], dtype=np.int64))
+            height = int(np.prod(shape[:split], dtype=np.int64))
+            for down, across, turned in ((rows, columns, False), (columns, rows, True)):
+                if not is_grid(down, across, width):
+                    continue
+                value = self.constant(matrix.number)
+                value = self.reshaped(value, (height, width))
+                shift = int(down.min(initial=0)) % width if len(down) else 0
+                value = self.picked(value, (down - shift) // width, 0)
+                value = self.picked(value, across + shift, 1)
+                return self.builder.add("transpose", value, order=(1, 0)) if turned else value
+        places = (rows[:, None] + columns).ravel()
+        value = self.picked(self.flat(matrix.number), places, 0)
+        return self.reshaped(value, (len(rows), len(columns)))
+
+    # ---- the arrays
+
+    def product(self, terms: Iterable[Term], features: dict[int, int], size: int) -> int:
+        """The sum of the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
+        total: int | None = None
+        for term in terms:
+            value = self.block(term, features[term.leaf.number], size)
+            total = value if total is None else self.builder.add("add", total, value)
+        return self.filled(0, (size, self.hidden)) if total is None else total
+
+    def block(self, term: Term, begin: int, size: int) -> int:
+        """The matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
+        places = term.leaf.places + begin
+        if term.matrix is None:  # a feature for each unit
+            picks = np.arange(size)[:, None] == places
+            value = self.builder.constant(picks.astype(self.dtype))
+        else:
+            value = self.matrix(term.matrix)
+            rows = self.builder.type_of(value).shape[0]
+            if term.rows:
+                scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
+                value = self.builder.add("multiply", value, scale)
+            value = self.placed(value, places, size)
+        if term.columns:
+            value = self.builder.add("multiply", value, self.monomial(term.columns, self.hidden))
+        return self.scaled(value, term.factor)
+
+    def placed(self, value: int, places: Array, size: int) -> int:
+        """A matrix with `size` rows that has the rows of `value` at some places, and zeros elsewhere."""
+        rows, columns = self.builder.type_of(value).shape
+        if np.array_equal(places, np.arange(size)):
+            return value
+        if len(np.unique(places)) < len(places):
+            raise DifferentError("a feature is multiplied twice by one matrix", 3)
+        inverse = np.full(size, rows, np.int64)
+        inverse[places] = np.arange(rows)
+        padded = self.builder.add("concatenate", value, self.filled(0, (1, columns)), axis=-2)
+        return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
+
+    def joined(self, pieces: list[int]) -> int:
+        """The gates side by side, in the dtype of the memory."""
+        value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
+        return self.typed(value)
+
+    def typed(self, value: int) -> int:
+        """An array in the dtype of the memory."""
+        same = self.builder.type_of(value).dtype == self.dtype
+        return value if same else self.builder.add("cast", value, dtype=self.dtype)
+
+
+def is_grid(down: Array, across: Array, width: int) -> bool:
+    """Whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this width."""
+    if not len(down) or not len(across) or not width:
+        return bool(width)
+    shift = down[0] % width
+    columns = across + shift
+    return bool((down % width == shift).all() and columns.min() >= 0 and columns.max() < width)
+
+
+def arrays_of(
+    recur: Recur, match: Match, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
+) -> tuple[Net, tuple[str, ...]]:
+    """The net from the parameters of a body to the arrays of the cell, and their names.
+
+    begins: the first row of each sequence's features, and of the memory h.
+    sizes: the numbers of inputs, outputs and hidden units.
+    projected: whether there is no W.
+    """
+    inputs, outputs, hidden = sizes
+    made = Arrays(recur, hidden)
+    for number in made.parameters:
+        made.constant(number)
+    gates = list(match.gates.values())
+    results: dict[str, int] = {}
+    if not projected:
+        results["W"] = made.joined([made.product(gate.x, begins, inputs) for gate in gates])
+    results["R"] = made.joined([made.product(gate.h, begins, outputs) for gate in gates])
+    for name, kept in (("b", "bias"), ("d", "inside")):
+        values: list[Polynomial] = [getattr(gate, kept) for gate in gates]
+        if any(value.terms for value in values):
+            results[name] = made.joined([made.vector(value, hidden) for value in values])
+    if any(gate.peephole.terms for gate in gates):
+        rows = [made.vector(match.gates[name].peephole, hidden) for name in "ifo"]
+        flat = [made.reshaped(row, (1, hidden)) for row in rows]
+        results["p"] = made.typed(made.builder.add("concatenate", *flat, axis=-2))
+    if match.projection is not None:
+        factor, matrix = match.projection
+        results["P"] = made.typed(made.scaled(made.matrix(matrix), factor))
+    return made.builder.net(results.values()), tuple(results)
+
+
+def is_projected(gates: Iterable[Sum]) -> bool:
+    """Whether each gate reads one feature of the input per unit directly, without a matrix."""
+    terms = [gate.x for gate in gates]
+    return all(
+        len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
+        for gate in terms
+    )

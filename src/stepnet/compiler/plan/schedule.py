@@ -1,0 +1,369 @@
+"""A net of nested recurrences as parts that run one after the other: a schedule.
+
+    recurrence    a recurrence over sequences of some depth: run by an engine, all sequences at once
+    plain         other nodes: run by an engine as a recurrence without memory
+    across        a value expanded to, or reduced from, a deeper extent: run by NumPy
+    total         a value over all rows, and values computed from it: run by NumPy
+    loop          a recurrence whose steps run part by part, each step a schedule of its own
+
+A schedule does not depend on the engine. The parts that an engine runs have a plan each.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import compress
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Node, Recur, without_unused
+from stepnet.compiler.net.type_rules import deeper, recur_extent
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.plan.groups import Groups, has_inner, is_plain, results_of, waves
+from stepnet.compiler.plan.inner import why_in_parts
+from stepnet.compiler.plan.passes.lift import lift
+from stepnet.compiler.plan.passes.unloop import unloop
+from stepnet.compiler.plan.passes.when import is_constant, known_once
+from stepnet.compiler.plan.plan import Plan, Plans, plan
+from stepnet.compiler.values.once import computed_once
+from stepnet.errors import NetError
+
+Array = np.ndarray
+
+
+def is_nested(net: Net) -> bool:
+    """Whether a net has inner sequences, in values or in steps.
+
+    >>> builder = Builder()
+    >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
+    False
+    """
+    types = [type_ for node in net.nodes for type_ in node.types]
+    bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
+    return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in types) or any(map(has_inner, bodies))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a schedule. Values are numbers of nodes of the net.
+
+    kind: "recurrence", "plain", "across", "total" or "loop".
+    reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
+    results: the values that it computes; -1 stands for a result that is not read.
+    extent: the extent of its values per step.
+    plan: what an engine runs; None for a part that NumPy runs.
+    memories, statics: the number of each among `reads`.
+    parameters: the constants that it reads.
+    node: the recurrence, if the part has one.
+    inner: for a loop, the schedule of one step.
+    last_only: whether the outputs of a recurrence are those of the last step only.
+    is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
+        each call.
+    """
+
+    kind: str
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
+    extent: Extent = CONST
+    plan: Plan | None = None
+    memories: int = 0
+    statics: int = 0
+    parameters: tuple[int, ...] = ()
+    node: Node | None = None
+    inner: "Schedule | None" = None
+    last_only: bool = False
+    is_bound_per_call: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The parts of a net in the order they run, computed at first use: an engine may not need them.
+
+    traced: the net as traced.
+    moved: the net after `lift`, if that pass has run already.
+    """
+
+    traced: Net
+    moved: Net | None = None
+
+    @computed_once
+    def cut(self) -> "Cut":
+        """The net of which there are parts, and the parts."""
+        return cut_of(self.traced, self.moved)
+
+    @property
+    def net(self) -> Net:
+        """The net to whose nodes the parts refer; its inputs and results have the order of those of the
+        traced net.
+        """
+        return self.cut[0]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, in the order they run."""
+        return self.cut[1]
+
+    @property
+    def whole(self) -> Plan | None:
+        """The plan of the net if a single plan runs it; else None."""
+        plan_ = self.parts[0].plan if len(self.parts) == 1 else None
+        return plan_ if plan_ is not None and plan_.traced is self.traced else None
+
+    @property
+    def plans(self) -> Iterator[Plan]:
+        """The plans of all parts, those inside loops included."""
+        for part in self.parts:
+            if part.plan is not None:
+                yield part.plan
+            if part.inner is not None:
+                yield from part.inner.plans
+
+
+Cut = tuple[Net, tuple[Part, ...]]
+
+
+def cut_of(traced: Net, moved: Net | None) -> Cut:
+    """The net that is divided into parts, and the parts. The arguments are those of `Schedule`."""
+    single = plan_of_all(traced) if moved is None else None
+    if single is not None:
+        return traced, (whole_part(single),)
+    net = unloop(lift(traced)) if moved is None else moved
+    return net, parts_of(net)
+
+
+def schedule(net: Net) -> Schedule:
+    """The schedule of a net: one part if a single plan is enough, else several."""
+    return Schedule(net)
+
+
+def plan_of_all(net: Net) -> Plan | None:
+    """The plan of a net with one recurrence; None if the net needs more than one pass over the steps."""
+    if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
+        return None
+    try:
+        return plan(net)
+    except NetError:
+        return None
+
+
+def whole_part(single: Plan) -> Part:
+    """The only part of a net that a single plan runs."""
+    net, ends = single.traced, single.ends
+    parameters = {net.inputs[place] for place in ends.parameters}
+    reads = tuple(number for number in net.inputs if number not in parameters)
+    counts = len(ends.memories), len(ends.statics)
+    return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
+
+
+def parts_of(net: Net) -> tuple[Part, ...]:
+    """The parts of a net, in the order they run."""
+    groups = Groups.of(net)
+    levels, without_part = waves(net, groups), groups.without_part
+    together: dict[tuple[int, int, Extent], list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation in ("input", "index", "result") or number in without_part:
+            continue
+        joins = is_plain(node) and not is_constant(node)
+        alone = 0 if joins else number + 1
+        extent = node.types[0].extent if joins else CONST
+        together.setdefault((levels[number], alone, extent), []).append(number)
+    plans = Plans()
+    parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
+    ordered = [parts[key] for key in sorted(parts)]
+    return tuple(
+        replace(part, is_bound_per_call=bool(late_reads(net, part) - groups.once)) for part in ordered
+    )
+
+
+def late_reads(net: Net, part: Part) -> set[int]:
+    """The constants that a part is bound to."""
+    if part.plan is None and part.inner is None:
+        return set()
+    return {
+        number for number in (*part.parameters, *part.reads) if number >= 0 and is_constant(net.nodes[number])
+    }
+
+
+def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
+    """The part for these nodes."""
+    node = net.nodes[numbers[0]]
+    if is_constant(node):
+        return Part("total", node.inputs, tuple(numbers), node=node)
+    if is_plain(node):
+        return plain(net, numbers, groups)
+    if node.operation != "recur":
+        return Part("across", node.inputs, tuple(numbers), node=node)
+    body: Net = node.attributes["body"]
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
+    if has_inner(body) and why_in_parts(node, extent):
+        return loop(net, numbers[0], extent)
+    return recurrence(net, numbers[0], groups, plans)
+
+
+# ---- the nets of parts -------------------------------------------------------------------------------------
+
+
+class Inside:
+    """A net built from nodes of another net, with the constants that they need.
+
+    Constants that are known when parameters are bound are computed in the new net. A total that another part
+    computes becomes a parameter of it.
+    """
+
+    def __init__(self, net: Net) -> None:
+        self.net, self.builder, self.once = net, Builder(), known_once(net)
+        self.place: dict[int, int] = {}
+        self.parameters: list[int] = []
+
+    def input(self, number: int, type_: Type) -> int:
+        """A new input."""
+        self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
+        return self.place[number]
+
+    def of(self, number: int) -> int:
+        """The number of a node in the new net. A constant that is not there yet is built from its
+        operands.
+        """
+        if number not in self.place:
+            node = self.net.nodes[number]
+            if node.operation == "input" or number not in self.once:
+                self.parameters.append(number)
+                return self.input(number, node.type)
+            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
+        return self.place[number]
+
+    def add_totals(self, numbers: Iterable[int]) -> list[int]:
+        """Builds totals in the new net, and returns the values per step that became inputs for them."""
+        more = list[int]()
+        for number in numbers:
+            node = self.net.nodes[number]
+            for operand in node.inputs:
+                if operand not in self.place and self.net.type_of(operand).extent == STEPS:
+                    self.input(operand, self.net.type_of(operand))
+                    more.append(operand)
+            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
+        return more
+
+
+def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
+    """The part for nodes without a recurrence: a recurrence without memory with one step per value.
+
+    If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
+    sequences: the values per sequence are statics, and the sums are memories.
+    """
+    chosen = set(numbers)
+    read = {operand for number in numbers for operand in net.nodes[number].inputs}
+    read = {number for number in read - chosen if not is_constant(net.nodes[number])}
+    seen = sorted(read & groups.through)
+    reads, rows = sorted(read - groups.through), sorted({net.nodes[number].inputs[0] for number in seen})
+    sums = sorted(number for number in groups.sums if net.nodes[number].inputs[0] in chosen)
+    others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
+    used = {operand for node in others for operand in node.inputs}.union(net.results)
+    results = [number for number in numbers if number in used]
+
+    body, outer = Inside(net), Builder()
+    for number in reads:
+        body.input(number, net.type_of(number).at(ROWS))
+    kinds = [net.type_of(number).at(ROWS) for number in sums] or [Type(ROWS, (), "float32")]
+    memories = [body.builder.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    for number in rows:
+        body.input(number, net.type_of(number).at(ROWS))
+    for number in seen:
+        body.place[number] = body.place[net.nodes[number].inputs[0]]
+    for number in numbers:
+        node = net.nodes[number]
+        body.place[number] = body.builder.copy(node, [body.of(operand) for operand in node.inputs])
+    after = [
+        body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
+        for memory, number in zip(memories, sums, strict=False)
+    ]
+    inner = body.builder.net([*(body.place[number] for number in results), *(after or memories)])
+
+    operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
+    operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
+    operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
+    made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
+    extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
+    if not rows and not sums:
+        return Part("plain", tuple(reads), tuple(results), extent, plan(made), parameters=parameters)
+    zeros, outputs = [-1] * len(kinds), [*results, *(sums or [-1])]
+    return Part(
+        "recurrence",
+        (*reads, *zeros, *rows),
+        tuple(outputs),
+        extent,
+        plan(made),
+        len(kinds),
+        len(rows),
+        parameters,
+    )
+
+
+def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
+    """The net of one recurrence, with all of its results."""
+    outputs, final = recur.add_results(builder, operands)
+    return builder.net([*outputs, *final])
+
+
+def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
+    """The part for a recurrence over flat sequences, with only the outputs that are read, and totals of its
+    results.
+    """
+    node = net.nodes[number]
+    ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
+    recur = node.recur
+    outputs, final = recur.results_by_kind(results_of(net, number))
+    picked = [place for place, output in enumerate(outputs) if output >= 0]
+    body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
+    outer = Inside(net)
+    operands: list[int] = []
+    reads: list[int] = []
+    for place, operand in enumerate(node.inputs):
+        type_ = body.type_of(body.inputs[place])
+        if type_.extent == CONST:
+            operands.append(outer.of(operand))
+            continue
+        reads.append(-1 if operand in groups.zeros else operand)
+        here = deeper(STEPS, type_.extent) if place < recur.sequence_count else type_.extent
+        operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
+        if here == STEPS:
+            outer.place[operand] = operands[-1]
+    made = replace(recur, body=body).add_results(outer.builder, operands)
+    numbers: list[int] = [*(outputs[place] for place in picked), *final]
+    there: list[int] = [*made.outputs, *made.memories]
+    outer.place |= dict(zip(numbers, there, strict=True))
+    more = outer.add_totals(totals)
+    numbers += in_order_of_kinds(net, totals)
+    there += [outer.place[total] for total in numbers[len(there) :]]
+    users, inside = net.users(), {*totals}
+    # A final memory that is not read is -1: it is not a result, so an engine need not compute it.
+    kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]
+    numbers, there = (list(compress(values, kept)) for values in (numbers, there))
+    sequences = recur.sequence_count
+    return Part(
+        "recurrence",
+        (*reads[:sequences], *more, *reads[sequences:]),
+        tuple(ends.get(number, number) for number in numbers),
+        extent,
+        plans.of(outer.builder.net(there)),
+        recur.memory_count,
+        len(reads) - recur.sequence_count - recur.memory_count,
+        tuple(outer.parameters),
+        node,
+        last_only=bool(ends),
+    )
+
+
+def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
+    """Totals in the order of a net's results: those with one value per row first, then those over all
+    rows.
+    """
+    return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
+
+
+def loop(net: Net, number: int, extent: Extent) -> Part:
+    """The part for a recurrence that runs step by step, because an inner recurrence needs its memory."""
+    node = net.nodes[number]
+    body: Net = node.attributes["body"]
+    return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -1,0 +1,95 @@
+"""A disk cache of schedules: a later process that runs the same net does not plan it again.
+
+    net --key--> file --data--> parts, each with its plan
+
+Reading a schedule takes a twentieth of the time of planning. The names of nodes and the user's lines are part
+of the key, because they are stored too.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from stepnet.compiler.disk import store
+from stepnet.compiler.disk.data import Form, NotDataError
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.sources import sources
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import Literal, Type
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
+from stepnet.compiler.values.once import computed_once
+
+FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
+PLANNING = ("compiler/values", "compiler/net", "compiler/plan")
+"""The folders whose modules determine a schedule: their sources are part of the key."""
+MOST_BYTES = 2**20
+"""A net with more bytes of constant arrays than this is not stored: every plan contains a copy of the arrays.
+"""
+
+
+class KeptSchedule(Schedule):
+    """A schedule whose parts are read from disk at first use, or computed and stored there."""
+
+    @computed_once
+    def cut(self) -> Cut:
+        """The net of which there are parts, and the parts."""
+        key = key_of(self.traced)
+        if key is None:
+            return cut_of(self.traced, None)
+        data = store.get("schedule", key)
+        if data is not None:
+            return cut_from(FORM.unpacked(data), self.traced)
+        cut = cut_of(self.traced, None)
+        try:
+            store.put("schedule", key, FORM.packed(entry_of(cut, self.traced)))
+        except NotDataError:  # the net holds an object that cannot be stored
+            store.COUNTS["failed"] += 1
+        return cut
+
+
+def key_of(traced: Net) -> str | None:
+    """The key of a net's schedule in the cache; None if it is not to be stored."""
+    if not store.is_used() or bytes_of(traced) > MOST_BYTES:
+        return None
+    named = tuple((node.name, node.source) for node in all_nodes(traced))
+    try:
+        return digest(sources(*PLANNING), traced, named)
+    except NotUsableError:
+        return None
+
+
+def bytes_of(net: Net) -> int:
+    """The bytes of the arrays in a net."""
+    values = (value for node in all_nodes(net) for _, value in node.pairs)
+    return sum(value.value.nbytes for value in values if isinstance(value, Literal))
+
+
+def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
+    """The cache entry for the parts of a net."""
+    net, parts = cut
+    inner = [part.inner for part in parts]
+    return {
+        "net": None if net is traced else net,
+        "parts": tuple(replace(part, inner=None) for part in parts),
+        "keys": tuple(part.plan and part.plan.key for part in parts),
+        "inner": tuple(each and (each.traced, each.moved, entry_of(each.cut, each.traced)) for each in inner),
+        "whole": len(parts) == 1 and parts[0].plan is not None and parts[0].plan.traced is traced,
+    }
+
+
+def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
+    """The parts of a net from their cache entry."""
+    parts = list[Part]()
+    for part, key, inner in zip(entry["parts"], entry["keys"], entry["inner"], strict=True):
+        plan, own = part.plan, None
+        if plan is not None:
+            plan = replace(plan, traced=traced) if entry["whole"] else plan
+            vars(plan)["key"] = key  # saves the plan from computing it at first use
+        if inner is not None:
+            own = Schedule(*inner[:2])
+            vars(own)["cut"] = cut_from(inner[2], own.traced)
+        parts.append(replace(part, plan=plan, inner=own))
+    return entry["net"] or traced, tuple(parts)

@@ -1,0 +1,51 @@
+"""Totals that the part of a recurrence computes, because they are totals of its results.
+
+    part 0   da = recur(...)               part 0   da = recur(...)
+    part 1   s  = reduce da                         db = reduce reduce da
+    part 2   db = reduce s          ->              dW = contract x da
+    part 3   dW = contract x da
+
+An engine sums the values of one part in machine code. Otherwise NumPy sums between parts. Such parts cannot
+be prepared for later calls, nor read the caller's sequences in place.
+"""
+
+from collections.abc import Collection
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+
+
+def totals_by_recurrence(
+    net: Net, once: Collection[int], recurrences: Collection[int]
+) -> dict[int, tuple[int, ...]]:
+    """For each recurrence the sums and contracts that its part computes, in order.
+
+    once: the constants that are known when parameters are bound. recurrences: the flat recurrences of which
+    all outputs are needed.
+    """
+    owner: dict[int, int] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] in recurrences:
+            owner[number] = node.inputs[0]
+        elif node.operation in ("reduce", "contract") and node.type.extent in (ROWS, CONST):
+            latest = max((owner.get(operand, -1) for operand in node.inputs), default=-1)
+            if latest >= 0 and all(
+                owner.get(operand) == latest or is_there(net, operand, latest, once)
+                for operand in node.inputs
+            ):
+                owner[number] = latest
+    totals: dict[int, tuple[int, ...]] = {}
+    for recurrence in recurrences:
+        own = [n for n in owner if owner[n] == recurrence and net.nodes[n].operation != "result"]
+        needed = set[int]()
+        for number in reversed(own):
+            if net.type_of(number).extent == CONST or number in needed:
+                needed |= {number, *net.nodes[number].inputs}
+        if needed:
+            totals[recurrence] = tuple(number for number in own if number in needed)
+    return totals
+
+
+def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
+    """Whether a value is known before a recurrence runs, judging by its number: a conservative test."""
+    return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

@@ -1,0 +1,78 @@
+"""Waves and lines of a schedule. The parts of a wave do not depend on each other. The recurrences of a line
+may run at the same time, each some steps behind the one before.
+
+part 1  recurrence   x         -> a         wave 0   parts 1 and 2
+part 2  recurrence   x         -> b
+part 3  plain        a b       -> y         wave 1   part 3
+
+part 1  recurrence   x         -> a         line     parts 1, 2, 3: each step of one needs the outputs of
+part 2  recurrence   a         -> b                  this step, not the last memory, of the one before
+part 3  recurrence   b         -> c
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.plan.schedule import Part
+
+Waves = tuple[tuple[int, ...], ...]
+"""The positions of parts in the schedule, those of each wave (or line) together."""
+
+
+def waves_of(parts: Sequence[Part]) -> Waves:
+    """The positions of parts by wave: each part reads only results of earlier waves."""
+    made: dict[int, int] = {}
+    waves: dict[int, list[int]] = {}
+    for place, part in enumerate(parts):
+        wave = 1 + max((made.get(number, -1) for number in (*part.reads, *part.parameters)), default=-1)
+        made |= {number: wave for number in part.results if number >= 0}
+        waves.setdefault(wave, []).append(place)
+    return tuple(tuple(waves[wave]) for wave in sorted(waves))
+
+
+def lines_of(parts: Sequence[Part]) -> Waves:
+    """The positions of recurrences by line, in order. Each is the only part of its wave, so nothing else runs
+    between them.
+    """
+    lines: list[tuple[int, ...]] = []
+    line: tuple[int, ...] = ()
+    for wave in waves_of(parts):
+        (place, *others) = wave
+        if not others and line and all(follows(parts[place], parts[ahead]) for ahead in line):
+            line += (place,)
+            continue
+        lines.append(line)
+        line = () if others else (place,)
+    return tuple(line for line in (*lines, line) if len(line) > 1)
+
+
+def follows(part: Part, ahead: Part) -> bool:
+    """Whether a recurrence can run some steps behind another. Both run in the same direction over the same
+    sequences, and of the other's results it reads only outputs, each at its own step.
+    """
+    if part.plan is None or ahead.plan is None or part.extent != STEPS or ahead.extent != STEPS:
+        return False
+    if (
+        {part.kind, ahead.kind} != {"recurrence"}
+        or ahead.last_only
+        or part.is_bound_per_call
+        or ahead.is_bound_per_call
+    ):
+        return False
+    last = len(part.reads) - part.memories - part.statics
+    others = {*part.reads[last:], *part.parameters} - {-1}
+    outputs = {ahead.results[place] for place in ahead.plan.ends.steps}
+    others |= {*part.reads[:last]} & ({*ahead.results} - outputs)
+    return part.plan.reverse == ahead.plan.reverse and others.isdisjoint(ahead.results)
+
+
+def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
+    """The positions of parts, with adjacent parts for which `fits` holds together, and every other part
+    alone.
+    """
+    runs: list[tuple[int, ...]] = []
+    for fit, places in groupby(range(len(parts)), fits):
+        numbers = tuple(places)
+        runs += [numbers] if fit else [(place,) for place in numbers]
+    return runs

@@ -1,0 +1,166 @@
+"""The engines, and the choice among them: the first, in the requested order, that does not refuse.
+
+Each part of a schedule runs on the first engine that does not refuse that part.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.assignment import together
+from stepnet.compiler.targets.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.fork_guard import run_without_fork
+from stepnet.compiler.values.arguments import shown
+from stepnet.errors import InputError, LibraryError, RefusedError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+# The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
+# is onednn, which pads sequences of different lengths.
+AUTO = ("llvm",)
+
+Order = str | tuple[str, ...]
+
+__all__ = [
+    "AUTO",
+    "Bound",
+    "Call",
+    "EarlyEnds",
+    "Engine",
+    "FrozenCall",
+    "Kernel",
+    "Order",
+    "Results",
+    "Steps",
+    "checked_engine",
+    "choose",
+    "engine_named",
+    "engine_names",
+    "engines_of",
+    "gradient_order",
+    "order_of",
+]
+
+
+def onednn() -> Engine:
+    """oneDNN's cells."""
+    from stepnet.compiler.targets.onednn.engine import OneDnnEngine
+
+    return OneDnnEngine()
+
+
+def interpreter() -> Engine:
+    """NumPy, node by node."""
+    from stepnet.compiler.targets.interpreter import Interpreter
+
+    return Interpreter()
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": onednn, "interpret": interpreter}
+"""For each engine, the function that makes it. The LLVM library is imported at the first compilation."""
+GROUP = "stepnet.targets"
+"""The entry points by which other packages add engines: a name, and a function that makes the engine."""
+
+
+@cache
+def engine(name: str) -> Engine:
+    """The engine with a name of the table, or of an installed package."""
+    return run_without_fork(ENGINES.get(name) or loaded(installed()[name]))
+
+
+@cache
+def installed() -> "Mapping[str, EntryPoint]":
+    """The engines of installed packages, by name."""
+    from importlib.metadata import entry_points  # it takes time, and few processes name such an engine
+
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in ENGINES}
+
+
+def loaded(point: "EntryPoint") -> Callable[[], Engine]:
+    """The function of an entry point; raises `LibraryError` if it cannot be imported."""
+    try:
+        return cast("Callable[[], Engine]", point.load())
+    except (ImportError, AttributeError) as error:
+        raise LibraryError(
+            f"the engine {point.name!r} cannot be imported from {point.value}: {error}; repair or remove the "
+            "package that has it"
+        ) from error
+
+
+def engine_names() -> tuple[str, ...]:
+    """The names that `engine=` takes, besides "auto"."""
+    return (*ENGINES, *installed())
+
+
+def engine_named(name: str) -> Engine:
+    """The engine called `name`; raises `InputError` for any other name."""
+    if name not in ENGINES and name not in installed():
+        names = ", ".join(engine_names())
+        raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
+    return engine(name)
+
+
+def checked_engine(asked: Any) -> Order:
+    """The requested engine or engines as a hashable value; raises `InputError` for unknown names."""
+    if isinstance(asked, str):
+        if asked != "auto":
+            engine_named(asked)
+        return asked
+    names = tuple(cast("Sequence[Any]", asked)) if isinstance(asked, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            "engine is a name, or several in the order in which to try them, of "
+            f"{', '.join(engine_names())} and 'auto', not {shown(asked)}"
+        )
+    for name in names:
+        checked_engine(name)
+    return names
+
+
+def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of the engines in the order to try them."""
+    names = (asked,) if isinstance(asked, str) else asked
+    return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
+
+
+def gradient_order(asked: Any) -> Order:
+    """The engines for gradients: those requested, without onednn, and llvm in place of onednn alone.
+
+    A gradient is a net whose recurrences also return the values that their gradients read. No cell of
+    oneDNN returns these.
+
+    >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
+    (('llvm',), ('interpret',), 'auto')
+    """
+    names = order_of(checked_engine(asked))
+    if "onednn" not in names:
+        return checked_engine(asked)
+    return tuple(name for name in names if name != "onednn") or ("llvm",)
+
+
+def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
+    """The engines in the order to try them; raises `InputError` for unknown names."""
+    return tuple(map(engine_named, order_of(checked_engine(asked))))
+
+
+def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
+    """The first engine that does not refuse, and the refusals before it; raises `RefusedError` if there is
+    none.
+
+    For a schedule of several parts it is an engine that runs each part on the first engine that does not
+    refuse it.
+    """
+    reasons: dict[str, str] = {}
+    engines = engines_of(asked)
+    if len(engines) > 1 and schedule.whole is None and (several := together(schedule, engines)) is not None:
+        return several, reasons
+    for engine in engines:
+        reason = engine.refuse(schedule)
+        if reason is None:
+            return engine, reasons
+        reasons[engine.name] = reason
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+    raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")

@@ -1,0 +1,129 @@
+"""Several engines for one schedule: each part runs on the first that does not refuse it.
+
+    engine=("onednn", "llvm")      part 0   gather words          llvm      onednn: no recurrence
+                                   part 1   gru                   onednn
+                                   part 2   my own cell           llvm      onednn: no such cell
+                                   part 3   softmax of matmul     llvm      onednn: no recurrence
+
+The work that a recurrence has absorbed decides which engine can run it: oneDNN has a GRU, but none followed
+by a softmax. So `place` lets a recurrence absorb work only if no later engine has to run it then. It begins
+with bare recurrences and continues until nothing more can move, so the result does not depend on an order of
+passes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.totals import total_of
+from stepnet.compiler.plan.groups import Groups, flat_recurrences, results_of
+from stepnet.compiler.plan.passes.absorb import Absorbed, absorb
+from stepnet.compiler.plan.passes.lift import lift
+from stepnet.compiler.plan.passes.unloop import unloop
+from stepnet.compiler.plan.plan import Plan, Plans
+from stepnet.compiler.plan.schedule import Schedule, recurrence, schedule
+from stepnet.compiler.targets.base import Engine, Kernel
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+
+Array = np.ndarray
+Refusals = dict[str, str]
+
+
+class Choice(NamedTuple):
+    """The engine of a part, None if all refuse, and the refusals of the engines before it."""
+
+    engine: Engine | None
+    refusals: Refusals
+
+
+def choice(plan: Plan, engines: Sequence[Engine]) -> Choice:
+    """The first of these engines that does not refuse a plan."""
+    refusals: Refusals = {}
+    for engine in engines:
+        reason = engine.refuse_plan(plan)
+        if reason is None:
+            return Choice(engine, refusals)
+        refusals[engine.name] = reason
+    return Choice(None, refusals)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Several engines as one: each part runs on the first that does not refuse it."""
+
+    engines: tuple[Engine, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of all engines."""
+        return ", ".join(engine.name for engine in self.engines)
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """Why all engines refuse some part; None if each part has an engine."""
+        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """Why all engines refuse a plan; None if one does not."""
+        engine, refusals = choice(plan, self.engines)
+        return None if engine else "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The kernel of a schedule, with every part compiled by its engine."""
+        return in_parts(schedule, Means(self.compile_plan, self.total))
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """The kernel of a plan on the first engine that does not refuse it."""
+        engine = choice(plan, self.engines).engine
+        assert engine is not None
+        return engine.compile_plan(plan)
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """A value over all rows, by NumPy."""
+        return total_of(node, list(operands))
+
+
+def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
+    """The engine for a schedule: a single one if it runs all parts, else a `Placed`; None if a part has no
+    engine.
+    """
+    used = {choice(plan, engines).engine for plan in schedule.plans}
+    if None in used:
+        return None
+    return next(iter(used)) if len(used) == 1 else Placed(tuple(engines))
+
+
+def place(net: Net, engines: Sequence[Engine]) -> Schedule:
+    """The schedule of a net for these engines, in order of preference.
+
+    Per-step work is absorbed into recurrences unless that requires a later engine. If the first engine runs
+    the net with all such work absorbed, nothing else is tried.
+    """
+    whole = schedule(absorb(net))
+    if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
+        return whole
+
+    known, plans = dict[str, int](), Plans()
+
+    def rank(net: Net, number: int) -> int:
+        """The rank of the engine of a recurrence, which depends on the node and on which results are read."""
+        groups, node = Groups.of(net), net.nodes[number]
+        read = tuple(result >= 0 for result in results_of(net, number))
+        types = tuple(net.type_of(operand) for operand in node.inputs)
+        key = digest(node.pairs, types, read, number in groups.ends)
+        if key not in known:
+            plan = recurrence(net, number, groups, plans).plan
+            assert plan is not None
+            engine = choice(plan, engines).engine
+            known[key] = len(engines) if engine is None else [*engines].index(engine)
+        return known[key]
+
+    def accepts(absorbed: Absorbed, after: Net) -> bool:
+        before, number = absorbed.net, absorbed.recurrence
+        made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
+        return max(rank(after, each) for each in made) <= rank(before, number)
+
+    return Schedule(net, absorb(unloop(lift(net)), accepts))

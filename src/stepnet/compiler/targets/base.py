@@ -1,0 +1,306 @@
+"""The interface of an engine: it refuses a schedule with a reason, or compiles it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from stepnet.compiler.plan.load import Load, Machine
+from stepnet.compiler.plan.passes.narrow import narrow_weights
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class EarlyEnds:
+    """The condition by which sequences end before their last step.
+
+    flag: the position of a bool memory that is False at first, and True from the step at which the sequence
+        ends. Later steps do not change any memory.
+    beyond: whether later steps may be computed and discarded. They may not if they could index a table out of
+        bounds.
+    """
+
+    flag: int
+    beyond: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in
+    their order.
+
+    positions: where the steps of the sequences lie in their arrays. Outputs lie at the same positions.
+    sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
+        of all of them end to end.
+    initial: for each initial memory [batch, features...]; None for zeros.
+    statics: for each static [batch, features...]. A static with a sequence per row has the values of all
+        rows end to end.
+    last_only: whether outputs are those of the last step of each sequence, [batch, features...], or of every
+        step, [total, features...].
+    step_offset: int64 [batch], the number of steps of each sequence that ran before this call; None for
+        zeros.
+    separate_outputs: the number of outputs, from the first on, that need buffers of their own. The others
+        have the same lifetime and may share a buffer. None for all outputs.
+    until: the condition by which sequences end before their last step; None for never.
+    """
+
+    positions: Positions
+    sequences: Sequence[Array] = ()
+    initial: Sequence[Array | None] = ()
+    statics: Sequence[Array] = ()
+    last_only: bool = False
+    step_offset: Array | None = None
+    separate_outputs: int | None = None
+    until: EarlyEnds | None = None
+
+    def with_arrays(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        last_only: bool = False,
+        separate_outputs: int | None = None,
+    ) -> "Call":
+        """A call with other arrays at the same positions, without a condition for early ends."""
+        return Call(
+            self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
+        )
+
+
+class Results(NamedTuple):
+    """The results of a call, by kind, each kind in the order of the net's results.
+
+    outputs: results per step, [total, features...], or [batch, features...] with `last_only`.
+    final: results per row, [batch, features...], such as the final value of a memory.
+    totals: results over all rows, [features...].
+    """
+
+    outputs: list[Array]
+    final: list[Array]
+    totals: Sequence[Array] = ()
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays of all kinds: outputs, final, totals."""
+        return [*self.outputs, *self.final, *self.totals]
+
+
+Arrays = Sequence[Array]
+OptionalArrays = Sequence[Array | None]
+
+
+@dataclass(frozen=True)
+class FrozenCall:
+    """A prepared call, to be run on other arrays of the same shapes by one thread at a time.
+
+    run: a function of sequences, initial memories and statics that returns the results.
+    bytes: the memory that it holds.
+    """
+
+    run: Callable[[Arrays, OptionalArrays, Arrays], Results]
+    bytes: int
+
+
+class Begun(Protocol):
+    """The calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
+
+    def add(self, call: Call, /) -> Results:
+        """The result arrays of the next call, which `run` will fill."""
+        ...
+
+    def run(self) -> None:
+        """Computes the results of all calls."""
+        ...
+
+    def frozen(self) -> "FrozenChain | None":
+        """The prepared form of these calls, for other arrays; None if it would not be faster."""
+        ...
+
+
+class BegunFrozen(Protocol):
+    """The arrays for a frozen chain, which are added in the order of the kernels; then the chain is run."""
+
+    def add(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        /,
+    ) -> Results:
+        """The result arrays of the next call, which `run` will fill."""
+        ...
+
+    def run(self) -> None:
+        """Computes the results of all calls."""
+        ...
+
+
+class FrozenChain(Protocol):
+    """A prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it holds."""
+        ...
+
+    def started(self) -> BegunFrozen:
+        """An object that takes the arrays of each kernel and then runs the chain."""
+        ...
+
+
+class Chain(Protocol):
+    """Several kernels with their parameters, which run as one. Several threads may run it at a time."""
+
+    def started(self) -> Begun:
+        """An object that takes the call of each kernel and then runs the chain."""
+        ...
+
+    def release(self) -> None:
+        """Frees its memory. The chain may not be run afterwards."""
+        ...
+
+
+class Steps(Protocol):
+    """Runs single steps of some rows of a call.
+
+    Memories, statics and `step_offset` have an entry for each possible row. Index i of sequences and outputs
+    is the i-th row that takes the step. The memories of other rows are not changed.
+    """
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """A function that runs a step of these rows on the current contents of the arrays. It is valid until
+        the next call of `of`, and a signal cannot interrupt it.
+        """
+        ...
+
+    def renew(self, rows: Array) -> None:
+        """Marks the statics of these rows as changed. Initially those of all rows are marked."""
+        ...
+
+
+class Bound(Protocol):
+    """A kernel with its parameters."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether it accepts calls with `Call.until`.
+
+        The results of such a call are those of the steps that were taken: the final memories, and the outputs
+        of these steps, sequence after sequence, or with `last_only` the last output of each sequence.
+        """
+        ...
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters, also in prepared calls; returns False if it cannot."""
+        ...
+
+    def release(self) -> None:
+        """Frees its memory. Neither the kernel nor its prepared calls may be called afterwards."""
+        ...
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call, in new arrays."""
+        ...
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the current contents of its arrays, into the arrays of
+        `results`.
+        """
+        ...
+
+    def steps(self, call: Call, results: Results) -> "Steps":
+        """An object that runs single steps of some rows of this call, from its memories into those of
+        `results`. Their inputs and outputs are the first entries of the arrays.
+        """
+        ...
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """The prepared form of calls like this one, with the same lengths; None if it would not be faster
+        than a call.
+        """
+        ...
+
+
+class Kernel(Protocol):
+    """A compiled schedule."""
+
+    def bind(self, parameters: Sequence[Array]) -> Bound:
+        """The kernel with these parameters, given in the net's order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The low-precision implementation that an engine has for a recurrence.
+
+    reads: the positions of the sequences that need a quantization scale; empty if none does.
+    text: its description, for the user.
+    """
+
+    reads: tuple[int, ...]
+    text: str
+
+
+class Engine(Protocol):
+    """A way to run schedules, on any device and in any number of kernels."""
+
+    @property
+    def name(self) -> str:
+        """The name for `engine=`."""
+        ...
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """The reason why this engine cannot run the schedule; None if it can."""
+        ...
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The compiled form of a schedule that `refuse` accepts."""
+        ...
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The reason why this engine cannot run the plan of one part; None if it can."""
+        ...
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """The compiled form of a plan that `refuse_plan` accepts."""
+        ...
+
+
+class LowEngine(Engine, Protocol):
+    """An engine that runs recurrences in the precision of their nodes."""
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """The cell for the recurrence of a plan, in its precision, or the reason why there is none."""
+        ...
+
+
+@runtime_checkable
+class SharedEngine(Engine, Protocol):
+    """An engine whose threads share a call by estimated times, which explanations then show."""
+
+    def machine(self) -> Machine:
+        """The properties of the processor that determine these times."""
+        ...
+
+    def load(self, plan: Plan) -> Load:
+        """The work and the memory traffic of the steps of a plan."""
+        ...
+
+    def code_for(self) -> str | None:
+        """The processor that code is generated for, if the user chose it; None for the one at hand."""
+        ...
+
+
+def narrow_cell(plan: Plan) -> Cell | str:
+    """The cell of an engine that runs any step and encodes the weights of its products; or the reason why
+    there is none.
+    """
+    count = narrow_weights(plan.traced)
+    if not count:
+        return "it has no product of float32 values with parameters"
+    return Cell((), f"{count:,} weights in its products")

@@ -1,0 +1,134 @@
+"""Compiled plans, and their cache: bounded by bytes, and without references to the plans.
+
+A plan holds the arrays that its step captured. The cache holds only machine code and the layout of its
+arguments, so it keeps no arrays of a deleted recurrence alive.
+"""
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stepnet.compiler.plan.load import Load
+from stepnet.compiler.targets.cpu.lower.needs import Needs
+from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, Source, Words
+from stepnet.compiler.targets.cpu.machine.words import WORDS
+from stepnet.compiler.targets.cpu.products.constants import Constants
+from stepnet.compiler.values.once import computed_once
+
+MOST_BYTES = 32 * 2**20
+# The estimated memory of a compiled plan apart from its instructions and tables, mostly LLVM's own objects.
+OVERHEAD = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The interface of a plan's machine code: what a caller needs to lay out arguments and memory.
+
+    needs: the arrays that the work after the loop reads.
+    memories: for each memory, the source of its initial value, the word of its final values (below 0 for
+        none), and its field.
+    constants: the layout of constants and packed parameters.
+    strides: for each record, the bytes from row to row.
+    words: the argument words that point to arrays, by kind.
+    wanted: the words whose arrays must not be omitted.
+    sequence_words: the words whose arrays `sequences` reads.
+    counts: whether the step reads the index of the step.
+    load: the work and the memory traffic of the steps.
+    axes: the axes of the inner sequences that steps read.
+    inner: the arrays of values along these axes.
+    """
+
+    needs: Needs
+    memories: tuple[tuple[Source, int, Field], ...]
+    constants: Constants
+    strides: dict[str, int]
+    words: dict[str, list[int]]
+    wanted: frozenset[int]
+    sequence_words: tuple[int, ...]
+    counts: bool
+    load: Load
+    axes: tuple[Axis, ...]
+    inner: tuple[Words, ...]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The object code of a plan and its layout, as data that can be stored and read by other processes."""
+
+    code: ObjectCode
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Compiled(Layout):
+    """The machine code of a plan, loaded.
+
+    run: runs the lanes of a call.
+    sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
+        none.
+    ended: computes values of each sequence after the loop; None if there are none.
+    """
+
+    run: NativeFunction
+    sequences: NativeFunction | None
+    ended: NativeFunction | None
+
+    @classmethod
+    def of(cls, generated: Generated) -> "Compiled":
+        """The generated code, loaded into memory."""
+        code, names = MachineCode(generated.code), generated.code.names
+        sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
+        return cls(
+            **vars(generated.layout),
+            run=code.function("run", ctypes.c_int64),
+            sequences=sequences,
+            ended=ended,
+        )
+
+    @property
+    def code(self) -> MachineCode:
+        """The machine code with all functions of the plan."""
+        return self.run.code
+
+    @property
+    def word_count(self) -> int:
+        """The number of argument words of a call."""
+        return len(WORDS) + sum(map(len, self.words.values()))
+
+    @computed_once  # a cache of plans adds up those of all whenever it gets another
+    def bytes(self) -> int:
+        """The estimated memory of the compiled plan."""
+        return OVERHEAD + 2 * self.code.bytes + self.constants.held
+
+
+Made = TypeVar("Made", Compiled, Compiled | None)
+
+
+class Kept:
+    """A least-recently-used cache of compiled plans, bounded by bytes.
+
+    There is no lock: two threads may compile the same plan at the same time, and one of the results is kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.entries: OrderedDict[str, Compiled] = OrderedDict()
+
+    def get(self, key: str, make: Callable[[], Made]) -> Made:
+        """The entry of a key. A missing one is made and added, unless `make` returns None."""
+        entry = self.entries.pop(key, None) or make()
+        if entry is not None:
+            self.put(key, entry)
+        return entry
+
+    def put(self, key: str, entry: Compiled) -> None:
+        """Adds an entry as the most recently used, and evicts others over the limit."""
+        self.entries[key] = entry
+        while (
+            sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1
+        ):
+            self.entries.popitem(last=False)

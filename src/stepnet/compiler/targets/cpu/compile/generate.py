@@ -1,0 +1,111 @@
+"""The LLVM module of a lowered plan: its functions `run`, `sequences` and `ended`."""
+
+from dataclasses import replace
+
+from llvmlite import ir
+
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cpu.compile.compiled import Layout
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.driver import write_call
+from stepnet.compiler.targets.cpu.emit.emit import emit
+from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
+from stepnet.compiler.targets.cpu.lower.needs import Needs
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.words import WORDS
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+
+
+def written(program: Lowered, target: Target) -> ir.Module:
+    """The module of a lowered plan for a target."""
+    module = ir.Module("stepnet")
+    module.triple = ""
+    write_functions(module, program, target)
+    return module
+
+
+def layout_of(plan: Plan, program: Lowered) -> Layout:
+    """The interface of the machine code of a plan."""
+    return Layout(
+        Needs.of(plan),
+        program.program.memories,
+        replace(program.constants, known={}),
+        program.program.strides,
+        program.words,
+        program.wanted,
+        () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
+        program.program.index is not None,
+        program.load,
+        program.program.axes,
+        program.program.words,
+    )
+
+
+def write_functions(module: ir.Module, program: Lowered, target: Target, prefix: str = "") -> tuple[str, ...]:
+    """The names of the functions written for a plan, without the prefix that they have in the module.
+
+    run: runs the lanes of a call. sequences, ended: compute values once per sequence, ahead of the loop and
+    after it.
+    """
+    write_run(module, prefix, program, target)
+    works = {"sequences": program.sequence, "ended": program.ended}
+    for name, work in works.items():
+        if work is not None:
+            write_rows(module, prefix + name, work, program, target)
+    return "run", *(name for name, work in works.items() if work is not None)
+
+
+def write_run(module: ir.Module, prefix: str, program: Lowered, target: Target) -> None:
+    """Writes the function that runs the lanes of a call."""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
+    write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
+
+
+def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
+    """Writes a function that computes values once per sequence, for `lanes` sequences from `first` on."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
+    code = Code(function.append_basic_block("entry"), target)
+
+    def word(place: int) -> ir.Value:
+        return code.read(I64, code.at(function.args[0], 8 * place), 8)
+
+    def pointer(name: str) -> ir.Value:
+        return code.inttoptr(word(WORDS.index(name)), POINTER)
+
+    strides = program.program.strides
+    count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
+    records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
+    rows = Rows({"sequence": records}, strides, count)
+
+    def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
+        arrays = [
+            (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
+            for place, field in places
+        ]
+        with code.loop(code.number(0), count) as row:
+            for array, field in arrays:
+                outside = code.at(array, code.mul(row, code.number(field.bytes)))
+                inside = code.at(rows.at(code, "sequence", row), field.offset)
+                target, source = (outside, inside) if out else (inside, outside)
+                code.copy_bytes(target, source, field.bytes)
+
+    copy(work.inputs, out=False)
+    one, zero = code.number(1), code.number(0)
+    stage = StageCode(
+        code,
+        program.program.outer,
+        rows,
+        pointer("constants"),
+        pointer("status"),
+        zero,
+        one,
+        program.program.width,
+    )
+    for loops in work.loops:
+        for loop in loops:
+            emit(stage, loop)
+    if work.outputs:
+        copy(work.outputs, out=True)
+    code.ret_void()

@@ -1,0 +1,98 @@
+"""Compiled plans on disk: object code and its layout, read or generated and stored."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stepnet.compiler.disk.data import Form
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.plan.load import Load, Products, Stage, WordWork
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cpu.compile.compiled import Compiled, Generated, Layout
+from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
+from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, Source, Words
+from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
+from stepnet.compiler.targets.cpu.machine.target import Target, host_target
+from stepnet.compiler.targets.cpu.products.constants import Constant, Constants, Packed, Places, Scaled
+from stepnet.compiler.targets.threads import threads
+
+PLAN = Form(
+    Generated,
+    ObjectCode,
+    Layout,
+    Needs,
+    Slot,
+    Source,
+    Field,
+    Constants,
+    Constant,
+    Places,
+    Packed,
+    Scaled,
+    Type,
+    Axis,
+    Words,
+    Load,
+    Stage,
+    Products,
+    WordWork,
+)
+
+
+def stored_plan(key: str) -> Compiled | None:
+    """The machine code of the plan with this key, read from disk; None if it is not stored."""
+    made: Generated | None = read("plan", PLAN, (key,))
+    return None if made is None else Compiled.of(made)
+
+
+def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
+    """The machine code of plans by key. Missing plans are compiled together and stored on disk.
+
+    plans: by their cache keys, which include the target.
+    """
+    known = {key: made for key in plans if (made := stored_plan(key)) is not None}
+    missing = [key for key in plans if key not in known]
+    if not missing:
+        return known
+    new = Writing([plans[key] for key in missing], target)
+    codes = compile_with_kernels(new.modules(), new.kernels(), target)
+    for key, code, layout in zip(missing, codes, new.layouts, strict=True):
+        made = Generated(code, layout)
+        keep("plan", PLAN, (key,), made)
+        known[key] = Compiled.of(made)
+    return known
+
+
+class Writing:
+    """The modules of new plans and of the kernels that they need, in an order that keeps LLVM busy from the
+    start: the handover of work to threads, which depends on no plan; the packing of parameters; the plans.
+    """
+
+    def __init__(self, plans: Sequence[Plan], target: Target) -> None:
+        self.plans, self.target = plans, target
+        self.layouts = list[Layout]()
+        self.programs = list[Any]()
+
+    def kernels(self) -> Iterator[Kernel]:
+        """The kernels that calls of the plans will need. Iterating over them lowers the plans."""
+        if self.target == host_target() and threads() > 1:
+            yield "threads.handover", self.target
+        generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
+        for plan in self.plans:
+            self.programs.append(lowered(plan, self.target))
+            self.layouts.append(generate.layout_of(plan, self.programs[-1]))
+        entries = (entry for layout in self.layouts for _, entry in layout.constants.entries)
+        packed = {
+            (entry.sources[0].type.itemsize, entry.width, entry.weights)
+            for entry in entries
+            if isinstance(entry, Packed)
+        }
+        for options in sorted(packed, key=str):
+            yield "products.pack", self.target, *options
+
+    def modules(self) -> Iterator[Any]:
+        """The modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
+        generate = lazy_import("compile.generate")
+        for program in self.programs:
+            yield generate.written(program, self.target)

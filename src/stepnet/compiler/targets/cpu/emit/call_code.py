@@ -1,0 +1,155 @@
+"""The context in which the code of a whole call is written: its program, argument words and threads."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.emit.stage import Rows, RowsOutside, StageCode
+from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.machine.records import Field, Source
+from stepnet.compiler.targets.cpu.machine.words import PROGRESS, TABLES, WORDS
+from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_while
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.system_code import write_ticks
+
+
+class CallCode:
+    """The function `run(words)` under construction, with the registers that all parts of its code read."""
+
+    def __init__(self, code: Code, program: Program) -> None:
+        self.code = code
+        self.program = program
+        self.words = code.function.args[0]
+        self.scratch = code.alloca(I64, code.number(2))
+        self.await_others()
+        self.word = {name: self.word_at(place) for place, name in enumerate(WORDS)}
+        pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
+        pointers += ("nowhere", "words", "kept_words", "inner_now", "inner_next", "inner_lane", "until")
+        self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
+        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in TABLES}
+        self.arrays: dict[int, ir.Value] = {}
+        program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
+        program_words += [source.word for source, *_ in (*program.statics, *program.expanded)]
+        program_words += [array.word for array in (*program.outside, *program.words, *program.axes)]
+        program_words += [word for begin, final, _ in program.memories for word in (begin.word, final)]
+        for word in program_words:
+            if word >= 0:
+                self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
+        self.is_first_thread = code.icmp_signed("==", self.word["thread"], code.number(0))
+        self.is_reverse = code.icmp_signed("!=", self.word["reverse"], code.number(0))
+        self.last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
+        self.ends_early = code.icmp_signed("!=", self.word["until"], code.number(0))
+        self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
+        self.threads = self.progress("threads")
+        self.shared = code.icmp_signed(">", self.threads, code.number(1))
+        # Stack slots are allocated here, once: an allocation in a loop would grow the stack at every
+        # iteration.
+        self.count_cell, self.row_cell, self.fresh_cell, self.place_cell = (
+            code.alloca(I64) for _ in range(4)
+        )
+        self.threads_cell, self.waited_cell, self.time_cell, self.steps_cell = (
+            code.alloca(I64) for _ in range(4)
+        )
+        self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
+
+    def word_at(self, place: int) -> ir.Value:
+        """The argument word at an index."""
+        return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+
+    def await_others(self) -> None:
+        """Writes the wait until the number of threads is set. All other words are written before it."""
+        code = self.code
+        progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
+        code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
+
+    # ---- words and tables
+
+    def read(self, table: str, index: ir.Value) -> ir.Value:
+        """The entry of a table at an index."""
+        return self.code.read_number(self.table[table], index)
+
+    def progress(self, name: str) -> ir.Value:
+        """The value of a word of the call's progress."""
+        return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    def set_progress(self, name: str, value: ir.Value) -> None:
+        """Sets a word of the call's progress."""
+        self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    def publish_progress(self, name: str, value: ir.Value) -> None:
+        """Sets a word of the call's progress with release semantics: a thread that reads it sees all earlier
+        stores.
+        """
+        code = self.code
+        place = code.at(self.pointer["progress"], 8 * PROGRESS.index(name))
+        code.store_atomic(value, code.word_pointer(place), "release", 8)
+
+    # ---- records
+
+    def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:
+        """The rows `base` to `base + count` - 1 of the block. others: the pointers to other
+        records, by name.
+        """
+        code, strides = self.code, self.program.strides
+        block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
+        outside = {
+            array.field.record: RowsOutside(
+                self.arrays[array.word],
+                array.field.bytes,
+                code.at(self.table[array.table], code.mul(base, code.number(8))),
+                self.pointer["nowhere"],
+            )
+            for array in self.program.outside
+        }
+        return Rows({"block": block, **others}, strides, count, outside)
+
+    def stage(self, net: Net, rows: Rows, *, shares_units: bool = False) -> StageCode:
+        """The context of the loops of a stage with these rows."""
+        constants, status = self.pointer["constants"], self.pointer["status"]
+        thread, width = self.word["thread"], self.program.width
+        return StageCode(
+            self.code, net, rows, constants, status, thread, self.threads, width, shares_units=shares_units
+        )
+
+    def block_field(self, row: ir.Value, field: Field) -> ir.Value:
+        """The pointer to a field of the block's record."""
+        code = self.code
+        stride = code.number(self.program.strides["block"])
+        return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
+
+    def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
+        """The pointer to the value of a source for a sequence."""
+        code = self.code
+        if source.field is None:
+            return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
+        stride = code.number(self.program.strides["sequence"])
+        return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
+
+    # ---- threads and time
+
+    def ticks(self) -> ir.Value:
+        """The time in ticks of the system clock if the call may pause or shares its steps among threads; else
+        0.
+        """
+        code = self.code
+        code.store(code.number(0), self.time_cell)
+        with code.when(code.or_(self.sliced, self.shared)):
+            now = write_ticks(code, self.word["clock"], self.scratch)
+            code.store(now, self.time_cell)
+        return code.load(self.time_cell)
+
+    @contextmanager
+    def by_first_thread(self) -> Generator[None]:
+        """A condition: only the first thread runs the code inside."""
+        with self.code.when(self.is_first_thread):
+            yield
+
+    def wait(self) -> None:
+        """Writes a barrier, which is skipped if there is one thread."""
+        code = self.code
+        with code.when(self.shared):
+            arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]
+            waited = code.call(barrier(code), arguments)
+            code.store(code.add(code.load(self.waited_cell), waited), self.waited_cell)

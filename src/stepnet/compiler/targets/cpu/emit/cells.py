@@ -1,0 +1,247 @@
+"""The machine code of register tiles: products accumulated in registers, and their epilogue, cell by cell.
+
+A tile may extend past the last row: records are allocated there, but their contents are never read.
+"""
+
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import Load, Operand, Product, Register, Side, UnitLoop
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
+from stepnet.compiler.targets.cpu.products.tile import Left, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tiles import Tile
+from stepnet.compiler.targets.cpu.writing.code import Code, places, register_type, store_vector, width_of
+from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+
+# The number of cells whose epilogues are interleaved, as one long vector that LLVM splits again. A cell's
+# chain of dependent operations is long, and out-of-order execution does not reach the next cell's.
+ABREAST = 4
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row and unit block of a tile, and the accumulators of its products."""
+
+    row: ir.Value
+    block: ir.Value
+    sums: dict[int, ir.Value]
+
+
+def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
+    """The concatenation of vectors, of which there is a power of two."""
+    while len(parts) > 1:
+        width = 2 * width_of(parts[0])
+        order = places(0, width)
+        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
+    """A long vector split into `count` vectors."""
+    if count == 1:
+        return [value]
+    width = width_of(value) // count
+    return [code.part(value, first, width) for first in range(0, count * width, width)]
+
+
+@dataclass
+class CellCode:
+    """The code of the cells of one unit loop."""
+
+    stage: StageCode
+    loop: UnitLoop
+    blocks: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.code = self.stage.code
+        self.blocks = -(-self.loop.size // self.stage.width)
+
+    def plain(self) -> None:
+        """Writes pointwise work without products. Threads divide it by rows, or by units."""
+        if self.stage.shares_units:
+            with self.stage.own_groups(self.blocks) as (row, block):
+                self.epilogue([Cell(row, block, {})])
+            return
+        code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
+        with (
+            self.stage.own_rows(abreast) as row,
+            code.loop(code.number(0), code.number(self.blocks)) as block,
+        ):
+            self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
+
+    def tile(self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None) -> list[Cell]:
+        """The cells of one tile with their accumulators; with `turn`, only the gates of this turn, under the
+        numbers of the first ports.
+        """
+        code = self.code
+        cells = [
+            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            for u in range(tile.units)
+            for i in range(tile.rows)
+        ]
+        for product in self.loop.products:
+            sums = self.products(product, tile, row, block, turn)
+            for place, cell in enumerate(cells):
+                gates = sums[place % tile.rows][place // tile.rows]
+                cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
+        return cells
+
+    def products(
+        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
+    ) -> Sums:
+        """The accumulators of a sum of products: those of one side are the initial values of the next."""
+        sums: Sums | None = None
+        for side in product.sides:
+            sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
+        assert sums is not None
+        return sums
+
+    def side(
+        self,
+        side: Side,
+        gates: int,
+        begun: Sums | None,
+        tile: Tile,
+        row: ir.Value,
+        block: ir.Value,
+        turn: ir.Value | None,
+    ) -> Sums:
+        """The products of one left side, added to the sums so far. Integer products have separate
+        accumulators, which are scaled at the end.
+        """
+        code, width, source = self.code, self.stage.width, side.left
+        kind = arithmetic(side.weights, source.dtype, width, code.target)
+        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
+        line_bytes = gates * width * kind.word_bytes
+        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
+        first = code.at(self.stage.constants, side.packed)
+        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        own_gates = gates // tile.turns
+        if turn is not None:
+            packed = code.at(packed, code.mul(turn, code.number(own_gates * width * kind.word_bytes)))
+        words = code.at(packed, kind.heads * line_bytes)
+        shape = {
+            "inner": kind.words(side.inner),
+            "gates": own_gates,
+            "width": width,
+            "line_bytes": line_bytes,
+            "unit_bytes": unit_bytes,
+        }
+        if side.scales is None:
+            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+
+        def head(line: int, dtype: str) -> list[list[ir.Value]]:
+            """A line before the packed words, [unit][gate]: initial values of the sums, or the scales of
+            columns.
+            """
+            type_ = register_type(dtype, width)
+            places = [
+                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
+                for unit in range(tile.units)
+            ]
+            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
+
+        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
+        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
+        for place, (pointer, behind) in enumerate(scales):
+            scale, before = (
+                self.spread(pointer, behind),
+                [None] * tile.units if begun is None else begun[place],
+            )
+            gates_of_units = zip(whole[place], columns, before, strict=True)
+            made.append([self.scaled(sums, scale, own, earlier) for sums, own, earlier in gates_of_units])
+        return made
+
+    def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
+        """A float32 loaded from memory and broadcast to a vector."""
+        number = self.code.read(ir.FloatType(), self.code.at(pointer, offset), 4)
+        return self.code.spread(number, self.stage.width)
+
+    def scaled(
+        self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
+    ) -> list[ir.Value]:
+        """Integer sums of a row and unit block, gate by gate, times the scale of the row and those of the
+        columns, added to the sums so far.
+        """
+        code = self.code
+        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
+        values = [code.fmul(code.fmul(value, scale), own) for value, own in zip(values, columns, strict=True)]
+        if begun is None:
+            return values
+        return [code.fadd(sum_, value) for sum_, value in zip(begun, values, strict=True)]
+
+    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
+        """The rows of a left side from an offset on."""
+        code, rows = self.code, self.stage.rows
+        if not source.is_outside:
+            pointer = code.at(rows.at(code, source.record, row), offset)
+            return Left((pointer,), rows.strides[source.record])
+        tile_rows = [code.add(row, code.number(place)) for place in range(tile.rows)]
+        return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
+
+    def epilogues(self, cells: list[Cell]) -> None:
+        """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
+        interleaved. All are computed before any is stored, so that shared operands are loaded once.
+        """
+        computed = [(cell, self.results([cell])) for cell in cells]
+        for cell, results in computed:
+            self.put([cell], results)
+
+    def epilogue(self, cells: list[Cell]) -> None:
+        """Writes the interleaved epilogues of some cells, and their stores."""
+        self.put(cells, self.results(cells))
+
+    def results(self, cells: list[Cell]) -> list[ir.Value]:
+        """The values that some interleaved cells store, each as one long vector."""
+        values = self.computed(cells)
+        return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
+
+    def put(self, cells: list[Cell], results: list[ir.Value]) -> None:
+        """Stores the results of some cells."""
+        for value, (_, target) in zip(results, self.loop.stores, strict=True):
+            for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
+        """The values of the pointwise nodes of some interleaved cells, and their sums of products."""
+        code = self.code
+        values = {
+            number: join_vectors(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums
+        }
+        for number, operands in self.loop.nodes:
+            vectors = [self.abreast(operand, cells, values) for operand in operands]
+            node = self.stage.net.nodes[number]
+            values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
+        return values
+
+    def fetch(self, row: ir.Value, block: ir.Value) -> None:
+        """Prefetches the memory that the epilogue of a cell reads and writes."""
+        code, width = self.code, self.stage.width
+        operands = [operand for _, operands in self.loop.nodes for operand in operands]
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, Load))
+        places = [(load.field, load.start, False) for load in loads]
+        places += [(target, 0, True) for _, target in self.loop.stores]
+        for field_, start, is_written in places:
+            offset = field_.offset + start * field_.itemsize
+            base = code.at(self.stage.rows.at(code, field_.record, row), offset)
+            pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
+            code.prefetch(pointer, is_written)
+
+    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
+        """An operand of several cells as one long vector."""
+        if isinstance(operand, Register):
+            return values[operand.number]
+        return join_vectors(
+            self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells]
+        )
+
+    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
+        """Stores a register in its field."""
+        code, width = self.code, self.stage.width
+        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
+        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, target.alignment))

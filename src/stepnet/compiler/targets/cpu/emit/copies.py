@@ -1,0 +1,65 @@
+"""The machine code of copies within records, and of gathers of table rows. Each row is done by one thread."""
+
+from dataclasses import replace
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, Operand, Table
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, store_vector
+
+
+def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
+    """Writes a copy of features to another offset.
+
+    The destination may be a part of a field, followed by other features. So the remainder that does not fill
+    a vector is stored number by number.
+    """
+    code, width = stage.code, stage.width
+    itemsize = loop.target.itemsize
+    whole, rest = divmod(loop.size, width)
+    with stage.own_rows() as row:
+        record = stage.rows.at(code, loop.target.record, row)
+        base = code.at(record, loop.target.offset + loop.start * itemsize)
+        with code.loop(code.number(0), code.number(whole)) as block:
+            value = stage.operand(loop.source, row, block, {})
+            pointer = code.at(base, code.mul(block, code.number(width * itemsize)))
+            store_vector(code, loop.target.dtype, value, pointer, itemsize)
+        if rest:
+            value = stage.operand(loop.source, row, code.number(whole), {})
+            for element in range(rest):
+                number = code.extract_element(value, ir.Constant(I32, element))
+                pointer = code.at(base, (whole * width + element) * itemsize)
+                store_vector(code, loop.target.dtype, number, pointer, itemsize)
+
+
+def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
+    """Writes a gather of table rows. An index out of bounds sets the status and reads row 0."""
+    code = stage.code
+    target = loop.targets[0]
+    row_bytes = loop.row_size * target.itemsize
+    with stage.own_rows() as row, code.loop(code.number(0), code.number(loop.indices)) as place:
+        index = loaded_index(stage, loop.index, row, place)
+        from_end = code.icmp_signed("<", index, code.number(0))
+        wrapped = code.select(from_end, code.add(index, code.number(loop.count)), index)
+        fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
+        with code.when(code.not_(fits)):
+            code.write(code.number(1), stage.status, 8)
+        safe = code.select(fits, wrapped, code.number(0))
+        source = code.at(code.at(stage.constants, loop.table), code.mul(safe, code.number(row_bytes)))
+        for field in loop.targets:
+            base = code.at(stage.rows.at(code, field.record, row), field.offset)
+            code.copy_bytes(code.at(base, code.mul(place, code.number(row_bytes))), source, row_bytes)
+
+
+def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
+    """The index at a position of an integer operand, as 64 bits."""
+    code = stage.code
+    narrow = replace(stage, width=1)
+    if isinstance(operand, Table):
+        block = code.sdiv(place, code.number(stage.width)) if operand.per != "element" else place
+        base = code.at(stage.rows.at(code, operand.field.record, row), operand.field.offset)
+        value = narrow.through_table(operand, base, block)
+    else:
+        value = narrow.operand(operand, row, place, {})
+    return value if value.type == I64 else code.sext(value, I64)

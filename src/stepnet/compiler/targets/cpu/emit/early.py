@@ -1,0 +1,161 @@
+"""The machine code of sequences that end early: a lane whose sequence has ended takes the next one waiting.
+
+    waiting  e f g      lanes  a b c d      b and d have ended   ->   waiting  g      lanes  a c e f
+
+A sequence ends when one of its memories, a bool flag, becomes True, or after its last step. Its number of
+steps is not known ahead of the call, and so neither is the lane that runs it. All sets of lanes take
+sequences from one queue: a table, and an index that is incremented atomically.
+
+Lanes change only between blocks of steps, and a block is no longer than the rest of any lane's sequence. With
+many lanes a block has one step. With few lanes it has several, because the work ahead of the loop would take
+as long for one step as for several. Then a lane also computes steps past the end of its sequence, up to the
+end of the block.
+
+Output rows are appended in the order in which they are computed, and two tables record the sequence and the
+step of each row. Python reorders them, and allocates more buffers (`running/ending.py`).
+"""
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.transfers import begin, end
+from stepnet.compiler.targets.cpu.machine.words import ENDING
+from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
+
+
+def refill(call: CallCode, now: ir.Value) -> None:
+    """Writes code that ends finished sequences, gives their lanes to waiting ones, and sets the length of the
+    next block. now: the memories of all lanes.
+    """
+    code = call.code
+    code.store(ending(call, "at_work"), call.count_cell)
+    end_all(call, now)
+    take_all(call, now)
+    lanes = code.load(call.count_cell)
+    set_ending(call, "at_work", lanes)
+    steps = steps_of_block(call, lanes)
+    set_ending(call, "steps", steps)
+    rows = code.add(ending(call, "written"), code.mul(lanes, steps))
+    full = code.icmp_signed(">", rows, ending(call, "room"))
+    set_ending(call, "is_full", code.zext(code.and_(is_appended(call), full), I64))
+
+
+def end_all(call: CallCode, now: ir.Value) -> None:
+    """Writes code that ends finished sequences. The last active lane moves to the lane that became free."""
+    code, zero, one = call.code, call.code.number(0), call.code.number(1)
+    lanes = code.load(call.count_cell)
+    with code.loop(zero, lanes) as turn:
+        lane = code.sub(code.sub(lanes, turn), one)
+        over = code.icmp_signed("==", call.read("left", lane), zero)
+        with code.when(code.or_(over, has_ended(call, lane, now))):
+            sequence = call.read("current", lane)
+            end(call, lane, sequence, now)
+            taken = code.inttoptr(ending(call, "taken"), POINTER)
+            code.write_number(call.read("ran", lane), taken, sequence)
+            last = code.sub(code.load(call.count_cell), one)
+            code.store(last, call.count_cell)
+            with code.when(code.icmp_signed("!=", last, lane)):
+                move(call, last, lane, now)
+
+
+def take_all(call: CallCode, now: ir.Value) -> None:
+    """Writes code that gives waiting sequences to free lanes, until either runs out."""
+    code = call.code
+    waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
+    sequences = ending(call, "sequences")
+
+    def took_one() -> ir.Value:
+        code.store(sequences, call.fresh_cell)
+        with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
+            place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
+            code.store(place, call.fresh_cell)
+        return code.icmp_signed("<", code.load(call.fresh_cell), sequences)
+
+    with code.loop_while(took_one):
+        lane, sequence = code.load(call.count_cell), call.read("order", code.load(call.fresh_cell))
+        code.write_number(sequence, call.table["current"], lane)
+        code.write_number(call.read("lengths", sequence), call.table["left"], lane)
+        code.write_number(code.number(0), call.table["ran"], lane)
+        if call.program.index is not None:
+            code.write_number(call.read("begun", sequence), call.table["count"], lane)
+        begin(call, lane, sequence, now)
+        code.store(code.add(lane, code.number(1)), call.count_cell)
+
+
+def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
+    """Writes the move of a sequence from lane `source` to `lane`: its counters, memories and statics."""
+    code, strides = call.code, call.program.strides
+    for name in ("current", "left", "ran", "count"):
+        code.write_number(call.read(name, source), call.table[name], lane)
+
+    def places(pointer: ir.Value, record: str) -> tuple[ir.Value, ir.Value]:
+        stride = code.number(strides[record])
+        return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
+
+    code.copy_bytes(*places(now, "now"), strides["now"])
+    own, other = places(call.pointer["lane"], "lane")
+    carried = [field for _, field, _ in call.program.statics]
+    carried += [field for _, _, field in call.program.memories if field.record == "lane"]
+    for field in carried:
+        code.copy_bytes(code.at(own, field.offset), code.at(other, field.offset), field.bytes)
+
+
+def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
+    """The number of steps of the next block: at most the remaining steps of the sequence in any lane."""
+    code, one = call.code, call.code.number(1)
+    some = code.icmp_signed(">", lanes, one)
+    fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
+    steps = code.smaller(fitting, ending(call, "most_steps"))
+    code.store(code.select(code.icmp_signed(">", steps, one), steps, one), call.row_cell)
+    with code.loop(code.number(0), lanes) as lane:
+        code.store(code.smaller(code.load(call.row_cell), call.read("left", lane)), call.row_cell)
+    return code.load(call.row_cell)
+
+
+def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
+    """Writes code ahead of a step that counts it for each lane whose sequence has not ended yet."""
+    code = call.code
+    with code.loop(code.number(0), lanes) as lane:
+        goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
+        code.write_number(code.add(call.read("ran", lane), goes_on), call.table["ran"], lane)
+
+
+def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
+    """The index at which the outputs of a row of the block are stored: appended to the rows before it, or at
+    the index of the sequence. left: the remaining steps of the sequence after this one.
+    """
+    code = call.code
+    place = code.add(ending(call, "written"), row)
+    code.store(sequence, call.place_cell)
+    with code.when(is_appended(call)):
+        step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
+        for name, value in (("row_sequence", sequence), ("row_step", step)):
+            code.write_number(value, code.inttoptr(ending(call, name), POINTER), place)
+        code.store(place, call.place_cell)
+    return code.load(call.place_cell)
+
+
+# ---- the words `ENDING` of a set of lanes
+
+
+def ending(call: CallCode, name: str) -> ir.Value:
+    """The value of one of the words `ENDING`."""
+    return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
+
+
+def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
+    """Sets one of the words `ENDING`."""
+    call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
+
+
+def is_appended(call: CallCode) -> ir.Value:
+    """Whether output rows are appended; else each sequence has one row, which its steps overwrite."""
+    return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
+
+
+def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
+    """Whether the sequence of a lane has ended, by the flag in its memory."""
+    code = call.code
+    memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
+    flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)
+    return code.icmp_unsigned("!=", flag, ir.Constant(I8, 0))

@@ -1,0 +1,145 @@
+"""The machine code that encodes the left operands of products, row by row (`stepnet.compiler.net.encodings`).
+
+    x, float32   ->   words in the microkernel's format; for int8 also the scale of the row
+
+Padding after the last number of a row is encoded as zeros. The packed weights are zero there, but zero times
+uninitialized memory might be NaN.
+"""
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.compiler.net.encodings import LARGEST, SMALLEST
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop
+from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, arithmetic, bytes_of, left_layout
+from stepnet.compiler.targets.cpu.writing.code import I32, Code, width_of
+from stepnet.compiler.targets.cpu.writing.stored import INFINITY, bits_of, single_of
+
+ROUNDER = 1.5 * 2.0**23
+"""Added to a float32 of much smaller magnitude, this constant leaves its rounded integer in the low bits."""
+ROUNDER_BITS, SMALLEST_BITS = (int(np.float32(number).view(np.int32)) for number in (ROUNDER, SMALLEST))
+MAGNITUDE, NOT_A_NUMBER = 0x7FFFFFFF, 0x7FC00000
+
+
+def emit_encode(stage: StageCode, loop: EncodeLoop) -> None:
+    """Writes the encoding of all rows of this thread."""
+    EncodeCode(stage, loop).emit()
+
+
+class EncodeCode:
+    """The code of one loop that encodes rows."""
+
+    def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
+        self.stage, self.loop, self.code = stage, loop, stage.code
+        self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
+
+    def emit(self) -> None:
+        """Writes all rows. For int8, a first pass over a row finds its largest magnitude."""
+        with self.stage.own_rows() as row:
+            inverse = self.scale(row) if self.loop.scales is not None else None
+            self.encode(row, inverse)
+
+    @property
+    def whole(self) -> int:
+        """The number of full blocks of a row."""
+        return self.loop.size // self.stage.width
+
+    @property
+    def unrolled(self) -> int:
+        """The number of blocks per iteration of a loop: its unroll factor."""
+        return next(size for size in (4, 2, 1) if self.whole % size == 0)
+
+    def blocks(self, first: ir.Value) -> list[ir.Value]:
+        """The indices of the blocks of one iteration."""
+        return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
+
+    def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
+        """The vector of a block of the row; with `count`, zeros after its first `count` numbers."""
+        code, width = self.code, self.stage.width
+        values = self.stage.operand(self.loop.source, row, block, {})
+        if count is None:
+            return values
+        return code.keep_first(values, count, width, code.splat(values.type, 0))
+
+    # ---- the scale of int8
+
+    def scale(self, row: ir.Value) -> ir.Value:
+        """A vector of the factor that the numbers of a row are multiplied by; stores the scale of the row."""
+        code, width, loop = self.code, self.stage.width, self.loop
+        assert loop.scales is not None
+        most = self.magnitudes(row)
+        if rest := loop.size % width:
+            most = self.larger(most, self.values(row, code.number(self.whole), rest))
+        most = largest_of(code, most)
+        largest = single_of(code, most)
+        finite = code.icmp_unsigned("<", most, code.splat(I32, INFINITY))
+        scale = code.fdiv(largest, code.splat(largest.type, LARGEST))
+        scale = code.select(finite, scale, single_of(code, code.splat(I32, NOT_A_NUMBER)))
+        there = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
+        code.write(scale, there, 4)
+        return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
+
+    def magnitudes(self, row: ir.Value) -> ir.Value:
+        """For each vector element, the bits of the largest magnitude in the full blocks of a row."""
+        code = self.code
+        least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
+
+        def turn(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
+            larger = most[0]
+            for block in self.blocks(first):
+                larger = self.larger(larger, self.values(row, block))
+            return [larger]
+
+        return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
+
+    def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
+        """The elementwise maximum of `most` and the magnitudes of `values`, as bits. As integers these are
+        ordered like the magnitudes, with infinity and then NaN above all others.
+        """
+        code = self.code
+        size = code.and_(bits_of(code, values), code.splat(most.type, MAGNITUDE))
+        return code.intrinsic("umax", most.type, [most, size])
+
+    # ---- words
+
+    def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
+        """Writes the encoding and the stores of a row. inverse: the factor of int8; None for bfloat16."""
+        code, loop, width = self.code, self.loop, self.stage.width
+        base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
+        block_bytes = width * bytes_of(self.kind.stored)
+
+        def store(values: ir.Value, block: ir.Value) -> None:
+            there = code.at(base, code.mul(block, code.number(block_bytes)))
+            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
+
+        with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
+            for block in self.blocks(first):
+                store(self.values(row, block), block)
+        done = self.whole
+        if rest := loop.size % width:
+            store(self.values(row, code.number(done), rest), code.number(done))
+            done += 1
+        zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
+        while done * width < self.kind.words(loop.size) * self.kind.terms:
+            store(zeros, code.number(done))
+            done += 1
+
+    def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
+        """For int8, the numbers scaled, rounded to int32 and shifted; without a factor, unchanged."""
+        code = self.code
+        if inverse is None:
+            return values
+        near = code.fadd(code.fmul(values, inverse), code.splat(values.type, ROUNDER))
+        bits = bits_of(code, near)
+        return code.sub(bits, code.splat(bits.type, ROUNDER_BITS - self.kind.shift))
+
+
+def largest_of(code: Code, values: ir.Value) -> ir.Value:
+    """The largest element of a vector of unsigned integers."""
+    width = width_of(values)
+    while width > 1:
+        width //= 2
+        halves = code.part(values, 0, width), code.part(values, width, width)
+        values = code.intrinsic("umax", halves[0].type, halves)
+    return code.extract_element(values, ir.Constant(I32, 0))

@@ -1,0 +1,195 @@
+"""The machine code of an inner recurrence: all rows of a step together, word after word.
+
+    rank       sort the rows by their number of words, most first: the active rows are always the first ones
+    begin      copy initial memories and statics to the records of the inner recurrence
+    words      for each word: run the phases of the inner step on the active rows, then copy back the final
+               memories of the rows that end
+
+    rows 2 0 1 with 5, 3 and 0 words: two active rows at words 1 to 3, one at words 4 and 5
+
+Nothing is padded, and no row is computed past its last word. Threads that share a step also share the steps
+of inner recurrences, by units.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.emit import emit
+from stepnet.compiler.targets.cpu.emit.lanes import range_of, record_of
+from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, InnerLoop
+from stepnet.compiler.targets.cpu.writing.code import I64, Code
+
+
+@dataclass(frozen=True)
+class WordsAt:
+    """The current word of each row, in an array of the call.
+
+    pointer: the array.
+    bytes: the size of a word.
+    first: the table of the index of each row's first word.
+    ahead: the number of words by which each row has advanced; negative in reverse.
+    nowhere: a buffer for rows beyond the last, which is never read.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    first: ir.Value
+    ahead: ir.Value
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to the current word of a row, in a stage of `count` rows."""
+        place = code.add(code.read_number(self.first, row), self.ahead)
+        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
+
+
+@dataclass(frozen=True)
+class KeptAt:
+    """The current word of each row, in the records of its lane.
+
+    axis: the axis of the inner sequences.
+    done: the number of words that each row has done.
+    reverse: whether rows run from their last word to the first.
+    """
+
+    call: CallCode
+    axis: str
+    done: ir.Value
+    reverse: bool
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to the current word of a row, in a stage of `count` rows."""
+        call, word = self.call, self.done
+        if self.reverse:
+            word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
+        lane = call.read("inner_rows", row)
+        stride = code.number(call.program.strides[f"kept {self.axis}"])
+        there = code.at(record_of(call, "kept", self.axis, lane), code.mul(word, stride))
+        return code.select(code.icmp_signed("<", row, count), there, call.pointer["nowhere"])
+
+
+def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
+    """Writes an inner recurrence of a step. base: the row of the first lane in the block."""
+    code, zero = call.code, call.code.number(0)
+    now, following = call.pointer["inner_now"], call.pointer["inner_next"]
+    rank(call, stage, base, loop)
+    call.wait()
+    with stage.own_rows() as row:
+        copy_row(call, stage, row, loop.begin, {"inner now": now})
+        with code.when(code.icmp_signed("==", call.read("inner_count", row), zero)):
+            copy_row(call, stage, row, loop.end, {"inner next": now})
+    call.wait()
+    with code.goto_entry_block():
+        left = code.alloca(I64)
+    code.store(stage.rows.count, left)
+    some = code.icmp_signed(">", stage.rows.count, zero)
+    longest = code.select(some, call.read("inner_count", zero), zero)
+    with code.loop(zero, longest) as done:
+        drop_ended(call, left, done)
+        is_odd = code.icmp_signed("!=", code.and_(done, code.number(1)), zero)
+        before, after = code.select(is_odd, following, now), code.select(is_odd, now, following)
+        rows = rows_at(call, loop, code.load(left), done, {"inner now": before, "inner next": after})
+        write_word(call, replace(stage, net=loop.body, rows=rows), loop, done)
+        with replace(stage, rows=rows).own_rows() as row:
+            ends = code.icmp_signed("==", call.read("inner_count", row), code.add(done, code.number(1)))
+            with code.when(ends):
+                copy_row(call, stage, row, loop.end, {"inner next": after})
+
+
+def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
+    """Writes code that fills the tables of the inner recurrence: for each row, its lane, the index of the
+    first word that it runs, and its number of words.
+    """
+    code, rows = call.code, stage.rows.count
+    with code.goto_entry_block():
+        cell = code.alloca(I64)
+    with stage.own_rows() as lane:
+        first, count = range_of(call, base, lane, loop.axis)
+        code.store(code.number(0), cell)
+        with code.loop(code.number(0), rows) as other:
+            _, theirs = range_of(call, base, other, loop.axis)
+            same = code.and_(code.icmp_signed("==", theirs, count), code.icmp_signed("<", other, lane))
+            ahead = code.or_(code.icmp_signed(">", theirs, count), same)
+            code.store(code.add(code.load(cell), code.zext(ahead, I64)), cell)
+        place = code.load(cell)
+        if loop.reverse:
+            first = code.sub(code.add(first, count), code.number(1))
+        for name, value in (("inner_rows", lane), ("inner_first", first), ("inner_count", count)):
+            code.write_number(value, call.table[name], place)
+
+
+def copy_row(
+    call: CallCode,
+    stage: StageCode,
+    row: ir.Value,
+    copies: Sequence[CopyLoop],
+    memories: Mapping[str, ir.Value],
+) -> None:
+    """Writes copies between a row of the inner recurrence and its lane. memories: pointers by record."""
+    code, strides = call.code, call.program.strides
+    lane_row = stage.rows.single(code, call.read("inner_rows", row))
+    records = {**memories, "inner lane": call.pointer["inner_lane"]}
+    inner = {
+        record: code.at(pointer, code.mul(row, code.number(strides[record])))
+        for record, pointer in records.items()
+        if record in strides
+    }
+    rows = replace(lane_row, pointers={**lane_row.pointers, **inner})
+    for copy in copies:
+        emit(replace(stage, rows=rows, thread=code.number(0), threads=code.number(1)), copy)
+
+
+def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
+    """Writes code that lowers `left` to the number of rows with more than `done` words, of which there is
+    one.
+    """
+    code = call.code
+
+    def last_ended() -> ir.Value:
+        last = code.sub(code.load(left), code.number(1))
+        return code.icmp_signed("<=", call.read("inner_count", last), done)
+
+    with code.loop_while(last_ended):
+        code.store(code.sub(code.load(left), code.number(1)), left)
+
+
+def rows_at(
+    call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
+) -> Rows:
+    """The rows of the inner recurrence after each has done `done` words."""
+    code, program = call.code, call.program
+    ahead = code.sub(code.number(0), done) if loop.reverse else done
+    outside: dict[str, WordsAt | KeptAt] = {
+        array.field.record: WordsAt(
+            call.arrays[array.word],
+            array.field.bytes,
+            call.table["inner_first"],
+            ahead,
+            call.pointer["nowhere"],
+        )
+        for array in program.words
+        if array.axis == loop.axis
+    }
+    if f"kept {loop.axis}" in program.strides:
+        outside[f"at {loop.axis}"] = KeptAt(call, loop.axis, done, loop.reverse)
+    pointers = {**memories, "inner lane": call.pointer["inner_lane"]}
+    return Rows(pointers, program.strides, count, outside)
+
+
+def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
+    """Writes the phases of the inner step, for the current word of each row."""
+    code = call.code
+    if loop.index is not None:
+        with stage.own_rows() as row:
+            record = stage.rows.at(code, loop.index.record, row)
+            code.write(done, code.at(record, loop.index.offset), 8)
+        call.wait()
+    for phase in loop.phases:
+        for inner_loop in phase:
+            emit(stage, inner_loop)
+        call.wait()

@@ -1,0 +1,86 @@
+"""The machine code of work lane by lane: on one row of the step, and on the words of its inner sequences.
+
+    for each lane:                          lanes are divided among threads
+        words    offsets[row] to offsets[row + 1] of each axis
+        loops    over the row, or over its words: the same code as over the rows of a stage
+
+The records of the row are the same for all its words, so they have stride 0 there. Values of words have
+separate records: each thread has as many as the longest inner sequence needs.
+"""
+
+from dataclasses import replace
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.emit import emit
+from stepnet.compiler.targets.cpu.emit.stage import InOrder, OneRow, Rows, StageCode
+from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
+
+
+def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
+    """Writes the work of a step lane by lane. base: the row of the first lane in the block."""
+    with stage.own_rows() as lane:
+        lane_stage = replace(
+            stage,
+            rows=stage.rows.single(call.code, lane),
+            thread=call.code.number(0),
+            threads=call.code.number(1),
+        )
+        axes = {axis for axis, _ in loop.work if axis}
+        words = {
+            axis.name: replace(
+                lane_stage, rows=words_of(call, lane_stage.rows, base, lane, axis.name), reaches_beyond=True
+            )
+            for axis in call.program.axes
+            if axis.name in axes
+        }
+        for axis, work in loop.work:
+            emit(words[axis] if axis else lane_stage, work)
+
+
+def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: str) -> Rows:
+    """The words of a row along an axis, as the rows of a stage."""
+    code, program = call.code, call.program
+    first, count = range_of(call, base, lane, name)
+    nowhere = call.pointer["nowhere"]
+    outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
+        array.field.record: InOrder(
+            code.at(call.arrays[array.word], code.mul(first, code.number(array.field.bytes))),
+            array.field.bytes,
+            nowhere,
+        )
+        for array in program.words
+        if array.axis == name
+    }
+    pointers, strides = dict(row.pointers), dict.fromkeys(row.pointers, 0)
+    for kind, owner in (("words", call.word["thread"]), ("kept", lane)):
+        record = f"{kind} {name}"
+        if record in program.strides:
+            pointers[record] = record_of(call, kind, name, owner)
+            strides[record] = program.strides[record]
+    return Rows(pointers, strides, count, outside)
+
+
+def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+    """The index of the first word of a row along an axis, and the number of its words."""
+    code = call.code
+    axis = next(axis for axis in call.program.axes if axis.name == name)
+    index = call.read(axis.table, code.add(base, lane))
+    first = code.read_number(call.arrays[axis.word], index)
+    return first, code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
+
+
+def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
+    """The pointer to the record of the first word along an axis.
+
+    kind: "words" for the scratch records of a thread, "kept" for the records of a lane. owner: the number of
+    the thread or lane.
+    """
+    code, strides = call.code, call.program.strides
+    records = [record for record in strides if record.startswith(f"{kind} ")]
+    ahead = sum(strides[other] for other in records[: records.index(f"{kind} {name}")])
+    whole = sum(strides[record] for record in records)
+    start = code.mul(owner, code.mul(call.word["room"], code.number(whole)))
+    offset = code.add(start, code.mul(call.word["room"], code.number(ahead)))
+    return code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)

@@ -1,0 +1,205 @@
+"""The machine code of reductions over features.
+
+Along the last axis, a vector of partial results is accumulated and then folded in halves to one number. This
+is one fixed tree, so bits do not depend on the batch. Along the first axis, whole vectors are combined.
+"""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, ReduceLoop, ScanLoop
+from stepnet.compiler.targets.cpu.writing.code import (
+    I1,
+    I32,
+    Code,
+    element_type,
+    is_float,
+    load_vector,
+    register_type,
+    store_vector,
+)
+from stepnet.compiler.targets.cpu.writing.pointwise import converted, pointwise
+
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
+
+
+def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
+    """Writes the reduction of each of this thread's rows."""
+    with stage.own_rows() as row:
+        reduce_row(stage, loop, row)
+
+
+def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
+    """Writes the reduction of one row."""
+    code = stage.code
+    source = code.at(
+        stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
+    )
+    if loop.operation == "argmax":
+        argmax(stage, loop, row, source)
+    elif loop.leading:
+        leading(stage, loop, row, source)
+    else:
+        reduce_last_axis(stage, loop, row, source)
+
+
+def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two partial results of a reduction combined."""
+    node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
+    return pointwise(code, node, [a, b], [dtype, dtype])
+
+
+def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
+    """A vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
+    value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
+    return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
+
+
+def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
+    """The neutral element of a reduction: 0 for sums; for max and min the least or greatest of the dtype."""
+    element = element_type(type_)
+    if operation == "sum":
+        number: float = 0
+    elif isinstance(element, ir.IntType):
+        largest = 2 ** (element.width - 1) - 1 if element.width > 1 else 1
+        number = (-largest - 1 if element.width > 1 else 0) if operation == "max" else largest
+    else:
+        number = float("-inf") if operation == "max" else float("inf")
+    return code.splat(type_, number)
+
+
+def combine_in_order(
+    code: Code,
+    loop: ReduceLoop | FoldLoop,
+    type_: ir.Type,
+    count: int,
+    value: Callable[[ir.Value], ir.Value],
+) -> ir.Value:
+    """The reduction of value(0), ..., value(count - 1) in this order; the neutral element if there
+    is none.
+    """
+
+    def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
+
+    return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
+
+
+def combine_vectors(
+    code: Code,
+    loop: ReduceLoop | FoldLoop,
+    type_: ir.Type,
+    size: int,
+    width: int,
+    value: Callable[[ir.Value], ir.Value],
+) -> ir.Value:
+    """A vector of partial results of `size` numbers, which value(0), value(1), ... give `width` at a time.
+
+    Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
+    each is reduced separately.
+    """
+    whole, rest = divmod(size, width)
+    total = combine_in_order(code, loop, type_, whole, value)
+    if rest:
+        last = value(code.number(whole))
+        total = combine(
+            code,
+            loop.operation,
+            loop.targets[0].dtype,
+            total,
+            code.keep_first(last, rest, width, neutral(code, loop.operation, type_)),
+        )
+    return total
+
+
+def vectors(
+    code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
+) -> Callable[[ir.Value], ir.Value]:
+    """A function that loads the source's vector at an index. stride: the bytes from one vector to
+    the next.
+    """
+    return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
+
+
+def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Writes a reduction along the last axis: vectors along it, then a tree over the vector's elements."""
+    code, width = stage.code, stage.width
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, width)
+    with code.loop(code.number(0), code.number(outer)) as place:
+        base = code.at(source, code.mul(place, code.number(inner * size)))
+        value = vectors(code, loop, base, width * size, width)
+        total = combine_vectors(code, loop, type_, inner, width, value)
+        store_number(stage, loop, row, place, fold_vector(code, loop, total))
+
+
+def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
+    """The elements of a vector reduced to one number, by combining its halves repeatedly."""
+    while isinstance(value.type, ir.VectorType):
+        half = value.type.count // 2
+        if half == 0:
+            return code.extract_element(value, ir.Constant(I32, 0))
+        low, high = code.part(value, 0, half), code.part(value, half, half)
+        value = combine(code, loop.operation, loop.targets[0].dtype, low, high)
+        if half == 1:
+            return code.extract_element(value, ir.Constant(I32, 0))
+    return value
+
+
+def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Writes a reduction along the first axis, which combines whole vectors."""
+    code, width = stage.code, stage.width
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, width)
+    with code.loop(code.number(0), code.number(-(-inner // width))) as block:
+        base = code.at(source, code.mul(block, code.number(width * size)))
+        total = combine_in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
+        for target in loop.targets:
+            pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+            pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
+            store_vector(code, target.dtype, total, pointer, target.itemsize)
+
+
+def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Writes an argmax along an axis: the first index of the largest number. NaN counts as the largest."""
+    code = stage.code
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    results, along = (inner, outer) if loop.leading else (outer, inner)
+    to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
+    with code.loop(code.number(0), code.number(results)) as place:
+        base = code.at(source, code.mul(place, code.number(to_result)))
+        first = load_vector(code, loop.source.dtype, 1, base, size)
+
+        def turn(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
+            there = code.at(base, code.mul(index, code.number(to_next)))
+            value = load_vector(code, loop.source.dtype, 1, there, size)
+            replaces = larger(code, value, best[0])
+            return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
+
+        _, where = code.carry(0, along, [first, code.number(0)], turn)
+        store_number(stage, loop, row, place, where)
+
+
+def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
+    """Whether a number replaces the largest so far: it is larger, or the first NaN."""
+    if not is_float(value):
+        signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
+        return signed(">", value, best)
+    is_number = code.fcmp_ordered("==", best, best)
+    return code.and_(is_number, code.fcmp_unordered(">", value, best))
+
+
+def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    """Stores one number of the result at an index of its fields."""
+    code = stage.code
+    for target in loop.targets:
+        pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(pointer, code.mul(place, code.number(target.itemsize)))
+        store_vector(code, target.dtype, value, pointer, target.itemsize)

@@ -1,0 +1,57 @@
+"""The machine code of scans (prefix sums and products) along a feature axis.
+
+Scans that are independent of each other share a vector; those that do not fill one are computed one by one.
+"""
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.reductions import combine, load_numbers
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import ScanLoop
+from stepnet.compiler.targets.cpu.writing.code import store_vector
+
+
+def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
+    """Writes the scan of each of this thread's rows."""
+    with stage.own_rows() as row:
+        scan_row(stage, loop, row)
+
+
+def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
+    """Writes the scan of one row."""
+    code, width = stage.code, stage.width
+    outer, along, inner = loop.shape
+    whole = inner // width * width
+    with code.loop(code.number(0), code.number(outer)) as place:
+        first = code.mul(place, code.number(along * inner))
+        with code.loop(code.number(0), code.number(whole), width) as column:
+            scan(stage, loop, row, code.add(first, column), width)
+        with code.loop(code.number(whole), code.number(inner)) as column:
+            scan(stage, loop, row, code.add(first, column), 1)
+
+
+def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
+    """Writes `width` scans side by side. first: the index of the first number of the first scan."""
+    code = stage.code
+    _, along, inner = loop.shape
+    size = loop.source.itemsize
+    source = code.at(stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * size)
+    targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
+
+    def value(number: ir.Value) -> ir.Value:
+        return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
+
+    def put(result: ir.Value, number: ir.Value) -> None:
+        for pointer, target in zip(targets, loop.targets, strict=True):
+            place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
+            store_vector(code, target.dtype, result, place, target.itemsize)
+
+    def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
+        number = code.add(first, code.mul(index, code.number(inner)))
+        total = combine(code, loop.operation, loop.targets[0].dtype, before[0], value(number))
+        put(total, number)
+        return [total]
+
+    initial = value(first)
+    put(initial, first)
+    code.carry(1, along, [initial], turn)

@@ -1,0 +1,253 @@
+"""The context in which the loops of a stage are written: its rows, the share of each thread, and operands."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.lower.loops import (
+    Broadcast,
+    Immediate,
+    Load,
+    Operand,
+    Register,
+    Table,
+    Uniform,
+)
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, register_type, undefined
+
+
+@dataclass(frozen=True)
+class RowsOutside:
+    """Rows of an array of the call, read and written in place through a table.
+
+    pointer: the array.
+    bytes: the size of a row.
+    places: the table of the array's row for each row of the stage; negative for none.
+    nowhere: a buffer for rows without a place and rows beyond the last; its contents are never used.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    places: ir.Value
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row, in a stage of `count` rows."""
+        place = code.read_number(self.places, row)
+        somewhere = code.icmp_signed(">=", place, code.number(0))
+        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.and_(code.icmp_signed("<", row, count), somewhere), there, self.nowhere)
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A row of an array that all rows of a stage read: a broadcast."""
+
+    pointer: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to the row."""
+        return self.pointer
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Contiguous rows of an array of the call.
+
+    pointer: the first row.
+    bytes: the size of a row.
+    nowhere: a buffer for rows beyond the last.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row, in a stage of `count` rows."""
+        there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
+        return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
+
+
+class Outside(Protocol):
+    """Rows that are addressed by a rule of their own, instead of a base and a stride."""
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row, in a stage of `count` rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a stage.
+
+    pointers: for each record, the pointer to its first row.
+    strides: for each record, the bytes from row to row.
+    count: the number of rows.
+    outside: the rows of arrays that are read and written in place, by record.
+    """
+
+    pointers: dict[str, ir.Value]
+    strides: dict[str, int]
+    count: ir.Value
+    outside: Mapping[str, Outside] = field(default_factory=dict[str, Outside])
+
+    def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
+        """The pointer to a row of a record."""
+        if record in self.outside:
+            return self.outside[record].at(code, row, self.count)
+        return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
+
+    def single(self, code: Code, row: ir.Value) -> "Rows":
+        """One of the rows, as the only row of a stage."""
+        outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
+        pointers = {record: self.at(code, record, row) for record in self.pointers}
+        return Rows(pointers, self.strides, code.number(1), outside)
+
+
+@dataclass
+class StageCode:
+    """The context in which the loops of a stage are written.
+
+    rows: the rows of the stage.
+    constants: the pointer to packed parameters, constants and tables.
+    status: the pointer to the word that is set if an integer is out of bounds.
+    thread, threads: the number of this thread, and of all threads.
+    width: the elements of a vector.
+    reaches_beyond: whether pointwise work may reach beyond the last row, as tiles of products do. Such a
+        stage is run by one thread.
+    shares_units: whether threads divide elementwise work by units instead of rows.
+    """
+
+    code: Code
+    net: Net
+    rows: Rows
+    constants: ir.Value
+    status: ir.Value
+    thread: ir.Value
+    threads: ir.Value
+    width: int
+    reaches_beyond: bool = False
+    shares_units: bool = False
+
+    # ---- sharing work
+
+    def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
+        """A loop over this thread's rows: every n-th row for n threads. One thread takes `abreast`
+        at a time.
+        """
+        return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
+
+    def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
+        """The range of this thread's unit blocks, in multiples of `grain` blocks."""
+        code = self.code
+        grains = -(-blocks // grain)
+
+        def edge(thread: ir.Value) -> ir.Value:
+            whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
+            return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
+
+        return edge(self.thread), edge(code.add(self.thread, code.number(1)))
+
+    @contextmanager
+    def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
+        """A loop over this thread's share of the groups of units of all rows; yields the row and
+        the group.
+        """
+        code, one = self.code, self.code.number(1)
+        count = code.number(groups)
+        whole = code.mul(self.rows.count, count)
+
+        def edge(thread: ir.Value) -> ir.Value:
+            return code.sdiv(code.mul(whole, thread), self.threads)
+
+        with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
+            row = code.sdiv(place, count) if groups > 1 else place
+            yield row, code.sub(place, code.mul(row, count)) if groups > 1 else code.number(0)
+
+    # ---- operands
+
+    def operand(
+        self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
+    ) -> ir.Value:
+        """An operand in registers, for a unit block of a row."""
+        code, width = self.code, self.width
+        itemsize = np.dtype(operand.dtype).itemsize
+        if isinstance(operand, Register):
+            return values[operand.number]
+        if isinstance(operand, Immediate):
+            return code.splat(register_type(operand.dtype, width), operand.value)
+        run = code.mul(block, code.number(width * itemsize))
+        if isinstance(operand, Broadcast):
+            pointer = code.at(code.at(self.constants, operand.offset), run)
+            return load_vector(code, operand.dtype, width, pointer, min(width * itemsize, LINE))
+        base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
+        if isinstance(operand, Load):
+            align = width * itemsize if operand.start == 0 else itemsize
+            pointer = code.at(code.at(base, operand.start * itemsize), run)
+            return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
+        if isinstance(operand, Uniform):
+            number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
+            return code.spread(number, width)
+        return self.through_table(operand, base, block)
+
+    def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
+        """The register of an operand that is loaded through a table of offsets (a gather)."""
+        code, width = self.code, self.width
+        itemsize = np.dtype(operand.dtype).itemsize
+        table = code.at(self.constants, operand.offset)
+
+        def pointer(entry: ir.Value) -> ir.Value:
+            return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
+
+        if operand.per == "block":
+            return load_vector(code, operand.dtype, width, pointer(block), itemsize)
+        if operand.per == "spread":
+            return code.spread(load_vector(code, operand.dtype, 1, pointer(block), itemsize), width)
+        return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
+
+    def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
+        """A vector of numbers gathered one by one. first: the entry of the table with the first offset."""
+        code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
+        result: ir.Value = undefined(register_type(dtype, width))
+        for index in range(width):
+            place = code.read_number(table, code.add(first, code.number(index)))
+            pointer = code.at(base, code.mul(place, code.number(itemsize)))
+            number = load_vector(code, dtype, 1, pointer, itemsize)
+            result = code.insert_element(result, number, ir.Constant(I32, index)) if width > 1 else number
+        return result
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Consecutive steps of the same rows, at least one. Each reads the memories that the step before wrote.
+
+    at: a function from the index of a step and its two memory buffers to the stage of the step.
+    count: the number of steps.
+    memories: the buffers that the first step reads and writes.
+    """
+
+    code: Code
+    at: Callable[[ir.Value, list[ir.Value]], StageCode]
+    count: ir.Value
+    memories: list[ir.Value]
+
+    @property
+    def first(self) -> StageCode:
+        """The stage of the first step."""
+        return self.at(self.code.number(0), self.memories)
+
+    def each(self, write: Callable[[StageCode], None]) -> None:
+        """Writes a loop over the steps. write: writes the code of one step."""
+
+        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            write(self.at(ahead, memories))
+            return memories[::-1]
+
+        self.code.carry(0, self.count, self.memories, step, runs=True)

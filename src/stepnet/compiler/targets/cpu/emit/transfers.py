@@ -1,0 +1,162 @@
+"""The machine code of copies between the user's arrays and records: inputs, outputs, initial and final
+memories.
+"""
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.copies import emit_copy
+from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
+from stepnet.compiler.targets.cpu.machine.records import Field, Source
+
+
+def gather(call: CallCode, rows: ir.Value) -> None:
+    """Writes copies of input rows, and of statics that every step reads, into the block's records."""
+    code = call.code
+    if not call.program.inputs and not call.program.expanded:
+        return
+    with code.loop(call.word["thread"], rows, call.threads) as row:
+        where, owner = call.read("where", row), call.read("owner", row)
+        for word, field in call.program.inputs:
+            source = code.at(call.arrays[word], code.mul(where, code.number(field.bytes)))
+            code.copy_bytes(call.block_field(row, field), source, field.bytes)
+        for source, field in call.program.expanded:
+            code.copy_bytes(call.block_field(row, field), call.of_sequence(source, owner), source.bytes)
+
+
+def scatter(call: CallCode, rows: ir.Value) -> None:
+    """Writes copies of output rows to the user's arrays: of every step, or of the last step of each
+    sequence.
+    """
+    code = call.code
+    if not call.program.outputs and not call.program.kept:
+        return
+    block = call.rows(code.number(0), rows)
+
+    def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
+        for word, field in outputs:
+            target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
+            source = code.at(block.at(code, field.record, row), field.offset)
+            code.copy_bytes(target, source, field.bytes)
+
+    with code.loop(call.word["thread"], rows, call.threads) as row:
+        if call.program.outputs:
+            place = call.read("put", row)
+            with code.when(code.icmp_signed(">=", place, code.number(0))):
+                put(call.program.outputs, place, row)
+        if call.program.kept:
+            put(call.program.kept, call.read("where", row), row)
+
+
+def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
+    """Loads the initial memories and statics of the lanes that begin a sequence in this step."""
+    base = call.read("step_base", step)
+    with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
+        begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
+
+
+def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
+    """Loads the initial memories of sequences that begin in a step after the first of its block. Those of the
+    first step are loaded when the block begins.
+    """
+    code, zero = call.code, call.code.number(0)
+    fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
+    with code.when(code.and_(fresh, code.icmp_signed(">", step, zero))):
+        with call.by_first_thread():
+            begin_all(call, step, now)
+        call.wait()
+
+
+def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
+    """Loads the initial memories and statics of a lane. sequence: the one that it begins; below 0
+    for none.
+    """
+    code = call.code
+    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
+        records = records_of(call, lane, now)
+        for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+            begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
+        for source, field, into in call.program.statics:
+            put(call, call.of_sequence(source, sequence), source.bytes, records[field.record], field, into)
+
+
+def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
+    """The pointers to the records with the memories of a lane. memories: the buffer of those that are swapped
+    after each step.
+    """
+    pointers = {"now": memories, "lane": call.pointer["lane"]}
+    return {
+        record: call.code.at(pointer, call.code.mul(lane, call.code.number(call.program.strides[record])))
+        for record, pointer in pointers.items()
+    }
+
+
+def begin_memory(
+    call: CallCode, source: Source, sequence: ir.Value, record: ir.Value, field: Field, into: CopyLoop | None
+) -> None:
+    """Loads the initial memory of a sequence; zeros by default. into: the copy to the order of fibers, if
+    any.
+    """
+    code = call.code
+    target = code.at(record, field.offset)
+
+    def copy() -> None:
+        put(call, call.of_sequence(source, sequence), source.bytes, record, field, into)
+
+    if source.is_zeros:
+        code.zero_bytes(target, field.bytes)
+    elif source.field is not None:
+        copy()
+    else:
+        present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+        with code.when(present):
+            copy()
+        with code.when(code.not_(present)):
+            code.zero_bytes(target, field.bytes)
+
+
+def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
+    """Stores the final memories of the lanes whose sequence ends with this step."""
+    code = call.code
+    if all(final < 0 for _, final, _ in call.program.memories):
+        return
+    base, rows = call.read("step_base", step), call.read("step_rows", step)
+    with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
+        end(call, lane, call.read("done", code.add(base, lane)), following)
+
+
+def put(
+    call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
+) -> None:
+    """Copies a value of `count` bytes to a field of a record. into: the copy to the order of
+    fibers, if any.
+    """
+    if into is None:
+        call.code.copy_bytes(call.code.at(record, field.offset), value, count)
+    else:
+        rearrange(call, into, {field.record: record, "caller": value})
+
+
+def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
+    """Stores the final memories of a lane. sequence: the one that ends; below 0 for none."""
+    code = call.code
+    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
+        records = records_of(call, lane, following)
+        for (source, final, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+            if final < 0:
+                continue
+            target = code.at(call.arrays[final], code.mul(sequence, code.number(source.bytes)))
+            if relaid:
+                rearrange(call, relaid[1], {field.record: records[field.record], "caller": target})
+            else:
+                code.copy_bytes(target, code.at(records[field.record], field.offset), field.bytes)
+
+
+def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
+    """Writes a copy of a row's matrix between the order of fibers and the caller's C order."""
+    code, program = call.code, call.program
+    rows = Rows(records, dict.fromkeys(records, 0), code.number(1))
+    constants, status = call.pointer["constants"], call.pointer["status"]
+    only_thread = code.number(0), code.number(1)
+    emit_copy(StageCode(code, program.body, rows, constants, status, *only_thread, program.width), loop)

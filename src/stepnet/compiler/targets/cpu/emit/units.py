@@ -1,0 +1,256 @@
+"""The machine code of products and their epilogues: register tiles of rows x unit blocks.
+
+    for each group of unit blocks:        a multiple of every tile's width: its weights stay in a near cache
+        for each kind of tile:
+            for block, for row:
+                products                  one microkernel per kind: accumulators in registers
+                epilogue                  one for all kinds: it reads the accumulators from memory
+
+    order of the groups in steps 0, 1, 2     a b c d | d c b a | a b c d      d, then a are still cached
+
+A table says how many tiles of each kind cover the rows. The epilogue, the elementwise work on the sums, is
+written once: it is most of the code, so another kind of tile adds little. A short epilogue reads the
+accumulators from registers. If the weights exceed the cache, it holds those that were read last, so the next
+step goes through the groups in the opposite order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from math import lcm
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, Cell, CellCode
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
+from stepnet.compiler.targets.cpu.lower.tiling import Tiling
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.products.tiles import Tile, power_of_two
+from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code, register_type
+
+
+def emit_units(stage: StageCode, loop: UnitLoop) -> None:
+    """Writes all tiles of all rows, for this thread's unit blocks."""
+    cells = CellCode(stage, loop)
+    code, blocks, width = stage.code, cells.blocks, stage.width
+    if not loop.products:
+        cells.plain()
+        return
+    tiling = Tiling.of(stage.net, loop, width, code.target)
+    first, last = stage.own_blocks(blocks, tiling.grain)
+    tiled = Tiled(cells, tiling)
+    counts, whole = tiled.row_counts()
+    size = code.number(tiled.group)
+    groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
+    from_last = there_and_back(code) if tiling.is_large else None
+    with code.loop(code.number(0), groups) as place:
+        if from_last is not None:
+            back = code.sub(code.sub(groups, code.number(1)), place)
+            place = code.select(from_last, back, place)
+        begin = code.add(first, code.mul(place, size))
+        end = code.smaller(code.add(begin, size), last)
+        tiled.emit(counts, whole, begin, end)
+
+
+def there_and_back(code: Code) -> ir.Value:
+    """A flag that alternates each time this code runs in a call: false, true, false, ..."""
+    with code.goto_entry_block():
+        turned = code.alloca(I1)
+        code.store(ir.Constant(I1, 0), turned)
+    now = code.load(turned)
+    code.store(code.not_(now), turned)
+    return now
+
+
+WORDS = ("rows", "units", "mask", "shift", "narrow")
+"""The words of a kind of tile in the table that the code reads.
+
+rows, units: its shape. mask, shift: its cell c is row c & mask, unit c >> shift. narrow: the number of the
+kind with as many rows and one unit block.
+"""
+Words = dict[str, ir.Value]
+
+
+def narrow(tile: Tile) -> Tile:
+    """The tile with the same rows and a single unit block."""
+    return replace(tile, units=1)
+
+
+class Tiled:
+    """The code of all tiles of a range of unit blocks.
+
+    Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
+    written once for all kinds of tiles, and reads the accumulators from memory.
+    """
+
+    def __init__(self, unit: CellCode, tiling: Tiling) -> None:
+        shapes, grain, vector_bytes = tiling.shapes, tiling.grain, tiling.vector_bytes
+        self.unit, self.code, self.shapes = unit, unit.code, shapes
+        self.group = lcm(*(shape.units for shape in shapes))
+        parted = [shape for shape in shapes if unit.blocks % shape.units or grain % shape.units]
+        self.has_narrow = bool(parted)
+        self.kinds = list(dict.fromkeys([*shapes, *(narrow(shape) for shape in parted)]))
+        self.ports = {
+            port: register_type(product.dtype, unit.stage.width)
+            for product in unit.loop.products
+            for port in product.ports
+            if port >= 0
+        }
+        self.shared, self.fetches = tiling.keeps_sums, tiling.is_large
+        self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
+        self.counts = self.table("counts", counts_of(tiling))
+        with self.code.goto_entry_block():
+            self.next_row = self.code.alloca(I64)
+            if self.shared:
+                cells = max(kind.rows * kind.units for kind in self.kinds)
+                self.bytes = -(-vector_bytes // LINE) * LINE
+                sums = self.code.alloca(ir.ArrayType(I8, cells * len(self.ports) * self.bytes))
+                sums.align = LINE
+                self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
+
+    def table(self, name: str, numbers: list[int]) -> ir.Value:
+        """The pointer to a constant table of integers in the module."""
+        module, type_ = self.code.module, ir.ArrayType(I64, len(numbers))
+        table = ir.GlobalVariable(module, type_, module.get_unique_name(name))
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(type_, numbers)
+        return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
+
+    def row_counts(self) -> tuple[ir.Value, ir.Value]:
+        """The pointer to the number of tiles of each shape for the stage's rows, and how many tiles of the
+        largest shape to add.
+        """
+        code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
+        whole = code.sdiv(rows, large)
+        left = code.sub(rows, code.mul(whole, large))
+        line = code.select(code.icmp_signed(">", whole, code.number(0)), code.add(large, left), left)
+        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
+
+    def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """Writes all rows of the unit blocks `begin` to `end`, one shape of tiles after the other."""
+        code = self.code
+        code.store(code.number(0), self.next_row)
+        with code.loop(code.number(0), code.number(len(self.shapes))) as place:
+            count = code.read_number(counts, place)
+            first = code.icmp_signed("==", place, code.number(0))
+            count = code.add(count, code.select(first, whole, code.number(0)))
+            with code.when(code.icmp_signed(">", count, code.number(0))):
+                self.shape(place, count, begin, end)
+
+    def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """Writes `count` tiles of a shape along the rows; the remaining unit blocks use its narrow kind."""
+        code = self.code
+        words = self.words_at(place)
+        start = code.load(self.next_row)
+        stop = code.add(start, code.mul(count, words["rows"]))
+        code.store(stop, self.next_row)
+        if not self.has_narrow:
+            self.tiles(place, begin, end, start, stop)
+            return
+        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), words["units"]), words["units"]))
+        with code.loop(code.number(0), code.number(2)) as half:
+            wide = code.icmp_signed("==", half, code.number(0))
+            first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
+            self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
+
+    def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+        """Writes all tiles of a kind: the microkernel of that kind, then the epilogue."""
+        code = self.code
+        words = self.words_at(kind)
+        with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
+            if self.fetches:
+                with code.loop(code.number(0), code.mul(words["rows"], words["units"])) as number:
+                    self.unit.fetch(*self.place(number, row, block, words))
+            for number, tile in enumerate(self.kinds):
+                with code.when(code.icmp_signed("==", kind, code.number(number))):
+                    if self.shared:
+                        self.keep(tile, row, block)
+                    else:
+                        self.unit.epilogues(self.unit.tile(tile, row, block))
+            if self.shared:
+                self.epilogues(row, block, words)
+
+    def words_of(self, kind: Tile) -> list[int]:
+        """The words of a kind of tile. A kind has one unit block unless its rows are a power of two."""
+        assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
+        mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
+        own = narrow(kind)
+        return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
+
+    def words_at(self, kind: ir.Value) -> Words:
+        """The words of a kind of tile, by name."""
+        code = self.code
+        line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
+        return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
+
+    def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
+        """Stores the accumulators of a tile, cell by cell, for the shared epilogue."""
+        if tile.turns == 1:
+            self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
+            return
+        code = self.code
+        with code.loop(code.number(0), code.number(tile.turns)) as turn:
+            cells = self.unit.tile(tile, row, block, turn)
+            for product in self.unit.loop.products:
+                own = product.ports[: len(product.ports) // tile.turns]
+                bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
+                self.put(cells, own, code.at(self.sums, bytes_))
+
+    def put(self, cells: list[Cell], ports: Iterable[int], sums: ir.Value) -> None:
+        """Stores the accumulators of some ports. sums: where those of the first port begin."""
+        order = list(self.ports)
+        for number, cell in enumerate(cells):
+            for port in ports:
+                place = (number * len(order) + order.index(port)) * self.bytes
+                self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
+
+    def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
+        """Writes the epilogue of a tile's cells, whose sums are in memory: ABREAST cells at a time, then 2,
+        1.
+        """
+        code = self.code
+        count = code.mul(words["rows"], words["units"])
+        sizes = [kind.rows * kind.units for kind in self.kinds]
+        begin: ir.Value = code.number(0)
+        for abreast in (ABREAST, 2, 1):
+            if not any(
+                size % (2 * abreast) >= abreast if abreast < ABREAST else size >= abreast for size in sizes
+            ):
+                continue
+            end = code.and_(count, code.number(-abreast))
+            with code.loop(begin, end, abreast) as first:
+                self.unit.epilogue(
+                    [self.cell(code.add(first, code.number(i)), row, block, words) for i in range(abreast)]
+                )
+            begin = end
+
+    def place(
+        self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
+    ) -> tuple[ir.Value, ir.Value]:
+        """The row and the unit block of a cell of a tile."""
+        code = self.code
+        own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
+        return code.add(row, own[0]), code.add(block, own[1])
+
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> Cell:
+        """A cell of a tile, with its sums from memory."""
+        code = self.code
+        at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
+        sums = {
+            port: code.read(type_, code.at(at, place * self.bytes), LINE)
+            for place, (port, type_) in enumerate(self.ports.items())
+        }
+        return Cell(*self.place(number, row, block, words), sums)
+
+
+def counts_of(tiling: Tiling) -> list[int]:
+    """The number of tiles of each shape, for each number of rows that whole tiles of the largest shape leave.
+
+    The first half is for stages without such a tile. The second half is for all others, relative to their
+    number of these tiles: a cheaper cover may replace one of them, so an entry may be -1.
+    """
+    large = tiling.shapes[0].rows
+    without_large = [tiling.cover(rows) for rows in range(large)]
+    with_large = [tiling.cover(rows + large) for rows in range(large)]
+    return [*chain(*without_large), *chain(*((first - 1, *rest) for first, *rest in with_large))]

@@ -1,0 +1,101 @@
+"""The machine code of reductions over words, the steps of a row's inner sequence: one value per row.
+
+The words are combined in order, one chain of operations per number, so bits do not depend on the batch.
+Several unit blocks are reduced side by side to hide the latency of a chain. A row without words gets zeros.
+"""
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, Cell, CellCode, split_vector
+from stepnet.compiler.targets.cpu.emit.reductions import combine_vectors, fold_vector
+from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, UnitLoop, WordsReduceLoop
+from stepnet.compiler.targets.cpu.writing.code import (
+    element_type,
+    register_type,
+    store_vector,
+    width_of,
+)
+from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+
+COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
+"""The operation that combines a word with those before it. The other reductions select one word."""
+
+
+def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
+    """Writes the reduction over the words of one row. The words are the rows of the stage."""
+    code, blocks = stage.code, -(-loop.size // stage.width)
+    whole = blocks // ABREAST * ABREAST
+    if whole:
+        with code.loop(code.number(0), code.number(whole), ABREAST) as block:
+            reduce_blocks(stage, loop, block, ABREAST)
+    for block in range(whole, blocks):
+        reduce_blocks(stage, loop, code.number(block), 1)
+
+
+def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
+    """Writes the reduction of `abreast` unit blocks side by side."""
+    code, count = stage.code, stage.rows.count
+    units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
+
+    def value(word: ir.Value) -> ir.Value:
+        cells = [Cell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
+        return units.abreast(loop.source, cells, units.computed(cells))
+
+    some = code.icmp_signed(">", count, code.number(0))
+    last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+    total = value(last if loop.how == "last" else code.number(0))
+    if loop.how in COMBINE:
+        total = combine_words(stage, loop, total, value)
+    if loop.how == "mean":
+        number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
+        total = code.fdiv(total, code.spread(number, width_of(total)))
+    total = code.select(some, total, code.splat(total.type, 0))
+    for place, part in enumerate(split_vector(code, total, abreast)):
+        for target in loop.targets:
+            units.store(part, target, code.number(0), code.add(block, code.number(place)))
+
+
+def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
+    """Writes the reduction over the features of each word, ABREAST words at a time. The last group may reach
+    beyond the last word, into memory that is never read.
+    """
+    code = stage.code
+    with code.loop(code.number(0), stage.rows.count, ABREAST) as first:
+        cells = [code.add(first, code.number(place)) for place in range(ABREAST)]
+        total = reduce_features(stage, loop, cells)
+        for word, part in zip(cells, split_vector(code, total, ABREAST), strict=True):
+            for target in loop.targets:
+                pointer = code.at(stage.rows.at(code, target.record, word), target.offset)
+                store_vector(code, target.dtype, fold_vector(code, loop, part), pointer, target.itemsize)
+
+
+def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
+    """The partial results of some words side by side, one vector each: their blocks of features combined in
+    order.
+    """
+    units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
+
+    def value(block: ir.Value) -> ir.Value:
+        cells = [Cell(word, block, {}) for word in words]
+        return units.abreast(loop.source, cells, units.computed(cells))
+
+    type_ = register_type(loop.targets[0].dtype, stage.width * len(words))
+    return combine_vectors(stage.code, loop, type_, loop.size, stage.width, value)
+
+
+def combine_words(
+    stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
+) -> ir.Value:
+    """All words combined in order. first: the value of the first word. value: of the word at an index."""
+    code, dtype = stage.code, loop.targets[0].dtype
+    node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
+
+    def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
+
+    return code.carry(1, stage.rows.count, [first], combined)[0]

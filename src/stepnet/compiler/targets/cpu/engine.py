@@ -1,0 +1,106 @@
+"""The CPU engine: machine code generated for the processor at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.plan.load import Load, Machine
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.base import Array, Cell, Kernel, narrow_cell
+from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, Compiled, Kept
+from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.target import Target, asked, host_target, target_texts
+from stepnet.compiler.targets.cpu.products.constants import constant_values
+from stepnet.compiler.targets.cpu.running.finish import Finish, Rows, total
+from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.run import Runner, chained
+from stepnet.compiler.targets.processor import machine_for
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+
+
+@dataclass(frozen=True)
+class LlvmEngine:
+    """The engine for one target; the machine's own by default."""
+
+    target: Target | None = None
+    name: str = "llvm"
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """The first operation without machine code, as a reason; None if there is none."""
+        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The first operation of a plan without machine code, as a reason; None if there is none.
+
+        A plan with compiled code in the cache or on disk is not checked: that would import the modules that
+        generate code.
+        """
+        if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
+            return None
+        reason: str | None = lazy_import("lower.refusals").plan_refusal(plan)
+        return reason
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The kernel of a schedule. New plans are compiled in parallel; consecutive parts run as
+        one chain.
+        """
+        plans = {self.key(plan): plan for plan in schedule.plans}
+        missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
+        for key, made in compiled(missing, self.target or host_target()).items():
+            KEPT.put(key, made)
+        return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """The cell for the recurrence of a plan with a precision, or the reason why there is none."""
+        return narrow_cell(plan)
+
+    def compile_plan(self, plan: Plan) -> "LlvmKernel":
+        """One plan as machine code; plans that are equal but for their direction are compiled once."""
+        target, key = self.target or host_target(), self.key(plan)
+        made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
+        return LlvmKernel(plan, made, target)
+
+    def code_for(self) -> str | None:
+        """The processor that STEPNET_CPU names; None without it."""
+        return target_texts()[0] if asked() else None
+
+    def load(self, plan: Plan) -> Load:
+        """What the steps of a plan compute and read; the plan is not compiled for it."""
+        target, key = self.target or host_target(), self.key(plan)
+        known = KEPT.get(key, lambda: stored_plan(key))
+        made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
+        return made
+
+    def machine(self) -> Machine:
+        """The processor at hand, with the vectors of the target."""
+        return machine_for((self.target or host_target()).vector_bytes)
+
+    def key(self, plan: Plan) -> str:
+        """The cache key of a plan for this target."""
+        return digest(self.target or host_target(), plan.key)
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """A value over all rows, computed by NumPy or the contract kernel."""
+        return total(node, list(map(Rows, operands)), self.target or host_target())
+
+
+KEPT = Kept(MOST_BYTES)
+
+
+@dataclass(frozen=True)
+class LlvmKernel:
+    """The compiled code of a plan, to be bound to parameters."""
+
+    plan: Plan
+    compiled: Compiled
+    target: Target
+
+    def bind(self, parameters: Sequence[Array]) -> Runner:
+        """A runner of calls with these parameters, which are packed here."""
+        values = constant_values(self.plan, parameters)
+        constants = self.compiled.constants.filled(values, self.target)
+        finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
+        return Runner(Native(self.plan, self.compiled, constants, finish, self.target))

@@ -1,0 +1,206 @@
+"""Lowering of work on fibers to a loop: what is loaded, computed, accumulated and stored at each depth."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.fibers import summed
+from stepnet.compiler.plan.passes.rewrite import view_chain
+from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, group_width, in_groups
+from stepnet.compiler.targets.cpu.lower.loops import (
+    Along,
+    Broadcast,
+    Computed,
+    DeepOperand,
+    FiberLoop,
+    FiberSum,
+    Operand,
+    Register,
+    Turn,
+)
+from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.products.constants import Constant, Places
+
+Array = np.ndarray
+Stores = tuple[tuple[Operand, Field], ...]
+NEAR_BYTES = 32 * 1024
+"""The bytes of fibers that stay in the L1 cache."""
+
+
+def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
+    """The loop of a phase's work on fibers."""
+    width = group_width(work.fibers, work.units, stage.width)
+    turns = tuple(
+        turn(stage, work, level, depth, width if place == 0 else 0)
+        for level in sorted({level for level in work.level.values() if level % 2})
+        for place, depth in enumerate(depths(stage, work, level))
+    )
+    last = max(work.level.values())
+    units = () if last % 2 else on_units(stage, work, last, width)
+    of_units = [number for number in work.members if not work.is_deep(number)]
+    whole = FiberLoop(work.units, width, turns, units, stores(stage, of_units))
+    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_only_fibers else whole
+
+
+def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
+    """A loop of one turn, with its depth divided into tiles if its fibers do not fit the L1 cache.
+
+    The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
+    steps before the next tile begins.
+    """
+    (turn,) = loop.turns
+    bytes_ = sum(loop.width * target.itemsize for _, target in turn.stores)
+    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else turn.depth
+    if tile >= turn.depth:
+        return loop
+    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in turn.sums]
+    return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
+
+
+def depths(stage: Stage, work: FiberWork, level: int) -> list[int]:
+    """The distinct depths of the fibers of a level."""
+    nodes = [*work.nodes_at(level), *sums_at(work, level)]
+    return list(dict.fromkeys(depth_of(work, number) for number in nodes))
+
+
+def depth_of(work: FiberWork, number: int) -> int:
+    """The depth of the fibers that a node computes or combines."""
+    if number in work.fibers.places:
+        return len(work.fibers.places[number])
+    return len(summed(work.net, number))
+
+
+def sums_at(work: FiberWork, level: int) -> list[int]:
+    """The reductions on a level."""
+    return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
+
+
+def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> Turn:
+    """The work of a level on the fibers of one depth.
+
+    width: the units of a group, if the turn begins with the work on units of the level below; 0 if an earlier
+        turn does that.
+    """
+    computed = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
+    group = group_width(work.fibers, work.units, stage.width)
+    nodes = tuple(
+        (number, tuple(deep_operand(stage, work, operand, number, level, group) for operand in inputs))
+        for number in computed
+        if not work.is_fused(number)
+        for inputs in (stage.net.nodes[number].inputs,)
+    )
+    sums = tuple(
+        fiber_sum(stage, work, number, level, group)
+        for number in sums_at(work, level)
+        if depth_of(work, number) == depth
+    )
+    first_computed = [number for number in computed if work.level[number] == level]
+    units = on_units(stage, work, level - 1, width) if width else ()
+    return Turn(depth, units, nodes, sums, stores(stage, first_computed))
+
+
+def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
+    """A reduction over fibers; a product that only it reads is fused into it, as two factors."""
+    operand = stage.net.nodes[number].inputs[0]
+    root, _ = view_chain(stage.net, operand)
+    if root in work.level and work.is_fused(root):
+        factors = stage.net.nodes[root].inputs
+        return FiberSum(
+            number, tuple(deep_operand(stage, work, each, root, level, group) for each in factors)
+        )
+    return FiberSum(number, (deep_operand(stage, work, operand, number, level, group),))
+
+
+def on_units(stage: Stage, work: FiberWork, level: int, width: int) -> Computed:
+    """The elementwise nodes on units of a level, with their operands."""
+    return tuple(
+        (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
+        for number in work.nodes_at(level)
+        for node in (stage.net.nodes[number],)
+    )
+
+
+def stores(stage: Stage, numbers: list[int]) -> Stores:
+    """The values of nodes that are stored, with their fields."""
+    dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
+    return tuple(
+        (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
+    )
+
+
+def deep_operand(
+    stage: Stage, work: FiberWork, operand: int, user: int, level: int, group: int
+) -> DeepOperand:
+    """The operand by which a node on fibers, or a reduction over fibers, reads a value."""
+    root, index = stage.value_at(operand)
+    dtype = stage.net.type_of(operand).dtype
+    if work.has_on_registers(operand, user, level):
+        return Register(root, dtype)
+    if user in work.fibers.sums:
+        return read_along(stage, root, summed(stage.net, user), dtype, group)
+    numbers = np.broadcast_to(index, stage.net.nodes[user].type.shape).ravel()
+    return read_along(stage, root, numbers[work.fibers.places[user]], dtype, group)
+
+
+def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
+    """The cheapest operand that reads elements of a value.
+
+    places: the index of the element at each depth and unit, [depth, units].
+    """
+    node = stage.net.nodes[root]
+    if node.types[0].extent == CONST:
+        constant = stage.immediate(root)
+        return (
+            constant
+            if constant is not None
+            else constants_along(stage, stage.constant(root), places, dtype, group)
+        )
+    source, places = stage.field_of(root), stage.stored_places(root, places)
+    if np.all(places == places[0]):
+        return stage.field_operand(source, places[0], dtype, group)
+    return along(
+        stage, source, in_groups(places, group), dtype, whole=not source.is_outside, size=source.size
+    )
+
+
+def constants_along(stage: Stage, constant: Constant, places: Array, dtype: str, group: int) -> DeepOperand:
+    """The operand that reads a parameter, which is packed in the order in which it is read."""
+    if np.all(places == places[0]):
+        return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
+    if np.all(places == places[:, :1]):
+        depths = in_groups(np.broadcast_to(np.arange(len(places))[:, None], places.shape), group)
+        return along(stage, stage.constants.add(Places(constant, places[:, 0], 1)), depths, dtype)
+    order = in_groups(places, group)
+    positions = np.arange(order.size).reshape(order.shape)
+    return along(stage, stage.constants.add(Places(constant, order.ravel(), group)), positions, dtype)
+
+
+def along(
+    stage: Stage, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
+) -> Along:
+    """An operand that differs from depth to depth.
+
+    places: the position of each element, [group of units, depth, unit of the group].
+    whole: whether a vector may extend past the last of the `size` elements.
+    """
+    first, width = places[:, :, 0], int(places.shape[2])
+    fits = whole or first.max() + width <= size
+    if np.all(places == first[:, :, None]):
+        how = "spread"
+    elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(places[-1]):
+        how = "block"
+    else:
+        return Along(source, stage.table(places.ravel()), "element", None, dtype)
+    stride = int(first[0, 1] - first[0, 0])
+    if np.all(np.diff(first, axis=1) == stride):
+        return Along(source, stage.table(first[:, 0]), how, stride, dtype)
+    return Along(source, stage.table(first.ravel()), how, None, dtype)
+
+
+def is_padded_run(places: Array) -> bool:
+    """Whether the places [depth, unit] are contiguous at each depth, up to repetitions of the last unit."""
+    steps = np.diff(places, axis=1)
+    count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
+    return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

@@ -1,0 +1,246 @@
+"""The execution order of a phase's work on fibers, and the memory order of fibers; see
+`compiler/plan/fibers.py`.
+
+    level 0    elementwise work on the units
+    level 1    for each depth: the elements of the fibers are computed, added to sums, stored
+    level 2    elementwise work on the units, which reads the sums
+    level 3    for each depth ...
+
+A group of units, some vectors wide, goes through all levels before the next group begins. In memory its
+fibers are interleaved, depth by depth:
+
+    [group of units][depth][unit]
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.plan.fibers import Fibers
+from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
+from stepnet.compiler.plan.phases import joins, sharing
+
+ABREAST = (4, 2, 1)
+"""The numbers of vectors in a group of units, in order of preference: independent sums hide latency."""
+CHEAP = 4
+"""The largest number of operations for which a value is recomputed on a later level, not stored and loaded.
+"""
+Array = np.ndarray
+
+
+def group_width(fibers: Fibers, units: int, width: int) -> int:
+    """The number of units of a group: whole vectors that divide the units evenly, up to padding of the last
+    vector.
+
+    A width is preferred for which the units of each group read one element of a value, or contiguous
+    elements. Units of different heads do not.
+    """
+    vectors = -(-units // width)
+    widths = [width * count for count in ABREAST if vectors % count == 0]
+    read = fibers.first_places(units)
+    return max(widths, key=lambda group: (sum(runs_in_groups(each, group) for each in read), group))
+
+
+def runs_in_groups(places: Array, group: int) -> bool:
+    """Whether the units of each group read one element, or contiguous elements.
+
+    >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
+    (True, False)
+    """
+    steps = np.diff(in_groups(places[None], group)[:, 0], axis=1)
+    return bool(np.all((steps == 0).all(axis=1) | (steps == 1).all(axis=1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """The memory order of a value that is cut into fibers.
+
+    places: the index of its element at each depth and unit, [depth, units].
+    group: the units of a group.
+    """
+
+    places: Array
+    group: int
+
+    @cached_property
+    def order(self) -> Array:
+        """For each position in memory, the index of the element there. Padding repeats the last unit."""
+        return in_groups(self.places, self.group).ravel()
+
+    @cached_property
+    def index(self) -> Array:
+        """For each element of the value, its position in memory."""
+        depth, units = self.places.shape
+        index = np.empty(depth * units, np.int64)
+        numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
+        stored = in_groups(numbers, self.group).ravel()
+        # Padding repeats the last unit: of equal entries the first is the element.
+        first = np.full(depth * units, -1)
+        first[stored[::-1]] = np.arange(len(stored))[::-1]
+        index[self.places.ravel()] = first
+        return index
+
+
+def in_groups(numbers: Array, group: int) -> Array:
+    """An array [depth, units] rearranged to [groups, depth, units of a group].
+
+    The last group is padded with copies of the last unit.
+    """
+    depth, units = numbers.shape
+    groups = -(-units // group)
+    padded = np.concatenate([numbers, np.repeat(numbers[:, -1:], groups * group - units, axis=1)], axis=1)
+    return padded.reshape(depth, groups, group).swapaxes(0, 1)
+
+
+@dataclass(eq=False)
+class FiberWork:
+    """The nodes of a phase with the same number of units, which go through the levels together.
+
+    units: the number of units.
+    members: the nodes.
+    stored: the nodes that are read outside.
+    level: for each node its level: even for pointwise work on units, odd for work on fibers.
+    again: for each level, the nodes that are recomputed there.
+    """
+
+    fibers: Fibers
+    units: int
+    members: tuple[int, ...]
+    stored: Container[int]
+    level: dict[int, int] = field(init=False, default_factory=dict[int, int])
+    again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
+
+    def __post_init__(self) -> None:
+        self.net, self.users = self.fibers.net, self.fibers.net.users()
+        for number in self.members:
+            self.level[number] = self.earliest(number)
+        for number in reversed(self.members):
+            self.level[number] = self.latest(number)
+        for number in self.members:
+            for root in self.read_by(number):
+                self.compute_again(root, self.level[number])
+
+    def is_deep(self, number: int) -> bool:
+        """Whether a node's value is cut into fibers."""
+        return number in self.fibers.places
+
+    def read_by(self, number: int) -> list[int]:
+        """The members that a node reads, through views."""
+        roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
+        return [root for root in roots if root in self.level]
+
+    def earliest(self, number: int) -> int:
+        """The first level on which a node can be computed, from the levels of its operands."""
+        is_odd = self.is_deep(number) or number in self.fibers.sums
+        level = int(is_odd)
+        for root in self.read_by(number):
+            computed = self.level[root]
+            if self.is_deep(root):
+                level = max(level, computed)
+            else:  # available on the next even level
+                available = computed + computed % 2
+                level = max(level, available + is_odd)
+        return level
+
+    def latest(self, number: int) -> int:
+        """The latest level on which a node on fibers may be computed: that of its first reader."""
+        users = self.readers[number]
+        if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
+            return self.level[number]
+        return max(self.level[number], min(self.level[user] for user in users))
+
+    @cached_property
+    def readers(self) -> dict[int, set[int]]:
+        """The nodes that read each member, through views."""
+        return {number: readers_of(self.net, self.users, number) for number in self.members}
+
+    def compute_again(self, number: int, level: int) -> None:
+        """Marks a node on fibers, with its operands, to be recomputed on a level, if that is cheap."""
+        if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
+            return
+        if level % 2 and self.cost(number) <= CHEAP:
+            self.again.setdefault(level, set()).add(number)
+            for root in self.read_by(number):
+                self.compute_again(root, level)
+
+    def cost(self, number: int) -> int:
+        """The operations that one element of a node on fibers takes, operands on fibers included."""
+        flops = self.net.nodes[number].row.flops
+        return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
+
+    def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
+        """Whether an operand is in a register when `user` is computed on a level.
+
+        level: None for the user's own level.
+        """
+        root, _ = view_chain(self.net, operand)
+        if root not in self.level or not joins(self.fibers, operand, user):
+            return False
+        level = self.level[user] if level is None else level
+        return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
+
+    def leaves_in_place(self, memory: int, following: int) -> bool:
+        """Whether the next value of a memory may overwrite the memory in place: nothing reads the old value
+        later.
+        """
+        last = self.level[following]
+
+        def reads_early(user: int, operand: int) -> bool:
+            if self.net.nodes[user].is_view:
+                return all(reads_early(reader, user) for reader in self.users[user])
+            is_late = user in self.level and max(self.levels_of(user)) > last
+            return user in self.level and not is_late and joins(self.fibers, operand, user)
+
+        return all(reads_early(user, memory) for user in self.users[memory])
+
+    def levels_of(self, number: int) -> list[int]:
+        """All levels on which a node is computed: its own, and those where it is recomputed."""
+        return [self.level[number], *(level for level, again in self.again.items() if number in again)]
+
+    def nodes_at(self, level: int) -> list[int]:
+        """The nodes that are computed on a level, in order, without sums."""
+        nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
+        return sorted(nodes | self.again.get(level, set()))
+
+    def is_fused(self, number: int) -> bool:
+        """Whether a node is a product that only one sum reads, so that both become a fused multiply-add."""
+        node, users = self.net.nodes[number], self.readers[number]
+        has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
+        (user,) = users if has_one_sum else (number,)
+        return (
+            has_one_sum
+            and number not in self.stored
+            and self.level[user] == self.level[number]
+            and self.net.nodes[user].operation == "sum"
+            and node.operation == "multiply"
+            and is_of_its_dtype(self.net.nodes[user], node)
+            and all(is_of_its_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
+        )
+
+
+def work_on_fibers(
+    fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
+) -> dict[int, FiberWork]:
+    """For each node on fibers, the work that it belongs to.
+
+    phases: the nodes of each phase.
+    stored: the nodes that results read.
+    """
+    if not fibers:
+        return {}
+    phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
+    shared, together = sharing(fibers, phase_of), dict[tuple[int, int], list[int]]()
+    for number, phase in phase_of.items():
+        kind, units = shared(number)
+        if kind == "fibers":
+            together.setdefault((phase, units), []).append(number)
+    works = (FiberWork(fibers, units, tuple(n), stored) for (_, units), n in together.items())
+    return {number: work for work in works for number in work.members}
+
+
+def is_of_its_dtype(node: Node, read: Node) -> bool:
+    """Whether a floating-point node and the node that it reads have the same dtype."""
+    return node.type.is_float and node.type.dtype == read.type.dtype

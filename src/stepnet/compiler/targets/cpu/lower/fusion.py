@@ -1,0 +1,49 @@
+"""Fusion of pointwise nodes into reductions of words, so that their values stay in registers.
+
+    e = tanh(k + expand(q))       ->   s = sum(tanh(k + expand(q)) * v)
+    s = sum(e * v)
+
+A node is fused if all its readers are the reduction or nodes fused into it, and read it elementwise.
+"""
+
+from collections.abc import Container
+
+import numpy as np
+
+from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
+from stepnet.compiler.plan.views import reads_along, view_places
+from stepnet.compiler.targets.cpu.lower.segments import Segments
+
+
+def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
+    """For each node that is fused into a reduction, the number of the reduction.
+
+    wanted: the nodes that are stored; these are not fused.
+    """
+    numbers = [number for phase in segments.phases for number in phase]
+    reductions = [number for number in numbers if segments.is_over_words(number) or segments.folds(number)]
+    if not reductions:
+        return {}
+    net = segments.net
+    users = net.users()
+    nodes = {n for n in numbers if net.nodes[n].kind == "pointwise" and n not in wanted}
+    into = dict[int, int]()
+    for reduction in reductions:
+        inside = {reduction}
+        for number in sorted(nodes, reverse=True):
+            readers = readers_of(net, users, number)
+            only_inside = bool(readers) and inside.issuperset(readers)
+            if only_inside and all(reads_elementwise(segments, number, user) for user in readers):
+                inside.add(number)
+        into |= dict.fromkeys(inside - {reduction}, reduction)
+    return into
+
+
+def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
+    """Whether a node reads a value elementwise, at the same indices."""
+    net, node = segments.net, segments.net.nodes[user]
+    operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
+    if segments.folds(user):
+        in_order = np.arange(net.type_of(number).size)
+        return all(np.array_equal(view_places(net, operand).ravel(), in_order) for operand in operands)
+    return all(reads_along(net, operand, node) for operand in operands)

@@ -1,0 +1,115 @@
+"""The load of a plan's loops, in flops and bytes per step: the input of the time estimate
+(`compiler/plan/load.py`).
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from math import prod
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.load import Load, Products, Stage, WordWork
+from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.lower.loops import (
+    FiberLoop,
+    FoldLoop,
+    GatherLoop,
+    InnerLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    ReduceLoop,
+    ScanLoop,
+    UnitLoop,
+    WordsReduceLoop,
+)
+from stepnet.compiler.targets.cpu.lower.tiling import Tiling
+from stepnet.compiler.targets.cpu.machine.target import Target
+
+
+def load(program: Program, target: Target) -> Load:
+    """The load of a program."""
+
+    def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> Stage:
+        work = list(work)
+        by_unit = program.units_are_alone and not waits
+        blocks = tuple(
+            blocks_of(loop, program.width) for _, loop in work if by_unit or isinstance(loop, FiberLoop)
+        )
+        units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
+        products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
+        return Stage(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
+
+    def word_work(axis: str) -> WordWork:
+        by_row = (
+            (program.body, loop)
+            for phase in program.loop
+            if isinstance(phase, LaneLoop)
+            for along, loop in phase.work
+            if along == axis
+        )
+        inner = [phase for phase in program.loop if isinstance(phase, InnerLoop) and phase.axis == axis]
+        steps = ((recurrence.body, loop) for recurrence in inner for loop in chain(*recurrence.phases))
+        read = sum(array.field.bytes for array in program.words if array.axis == axis)
+        waits = sum(len(recurrence.phases) for recurrence in inner)
+        return WordWork(stage(by_row, 0), read, stage(steps, waits))
+
+    waits = 0 if program.units_are_alone else len(program.loop)
+    of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), waits)
+    outside = [*program.before, *program.after]
+    others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside))
+    return Load(of_rows, others, tuple(word_work(axis.name) for axis in program.axes))
+
+
+def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
+    """The loops over rows, without those over the words of a row."""
+    for phase in phases:
+        if isinstance(phase, LaneLoop):
+            yield from (loop for along, loop in phase.work if not along)
+        elif isinstance(phase, InnerLoop):
+            yield from (*phase.begin, *phase.end)
+        else:
+            yield from phase
+
+
+def flops(net: Net, loop: Loop) -> int:
+    """The elementwise operations of a loop per row. Moving or combining an element without a node counts as
+    one operation.
+    """
+    if isinstance(loop, FiberLoop):
+        return fiber_flops(net, loop)
+    computed = 0
+    if isinstance(loop, UnitLoop | WordsReduceLoop | FoldLoop):
+        computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
+    return computed + moved(loop)
+
+
+def fiber_flops(net: Net, loop: FiberLoop) -> int:
+    """The elementwise operations of a loop over fibers per row."""
+    units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
+    flops = loop.size * sum(net.nodes[number].row.flops for number in units)
+    for turn in loop.turns:
+        per_element = sum(net.nodes[number].row.flops for number, _ in turn.nodes)
+        flops += loop.size * turn.depth * (per_element + sum(len(fiber_sum.terms) for fiber_sum in turn.sums))
+    return flops
+
+
+def moved(loop: Loop) -> int:
+    """The elements that a loop reads per row to copy, encode or combine them."""
+    if isinstance(loop, UnitLoop):
+        return 0
+    if isinstance(loop, ReduceLoop | ScanLoop):
+        return prod(loop.shape)
+    return loop.indices * loop.row_size if isinstance(loop, GatherLoop) else loop.size
+
+
+def blocks_of(loop: Loop, width: int) -> int:
+    """The number of unit blocks of a loop that threads divide by units."""
+    assert isinstance(loop, FiberLoop | UnitLoop)
+    return -(-loop.size // width)
+
+
+def products_of(net: Net, loop: UnitLoop, width: int, target: Target) -> Products:
+    """The load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
+    blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
+    costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
+    return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

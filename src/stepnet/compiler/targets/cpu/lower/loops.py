@@ -1,0 +1,370 @@
+"""The loops of a stage, as values: what each computes, from which operands, into which fields.
+
+fiber loops    work on fibers of matrices, one group of units after the other
+unit loops     pointwise work of one width: the epilogue of products, if there are any
+reductions     over features, one number (or unit) at a time
+scans          along features, one number (or unit) at a time
+gathers        rows of a parameter at computed indices
+copies         features copied to another field
+encodings      left sides of products, for weights in fewer bits
+words          reductions over the words of a row (a word is a step of an inner sequence)
+folds          reductions of all features of each word
+inner loops    the steps of an inner recurrence, for all rows together
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.machine.records import Field
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """An operand that is a number known at compile time."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Register:
+    """An operand in a register: a node that the same loop has computed."""
+
+    number: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """An operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
+
+    offset: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand in a record: contiguous vectors from element `start` on."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """An operand in a record: one element, broadcast to the whole loop."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """An operand in a record that is read through a table of indices.
+
+    offset: the byte offset of the table among the constants.
+    per: "spread": an index per block, of one element that is broadcast; "block": an index per block, of the
+        first of contiguous elements; "element": an index per element.
+    """
+
+    field: Field
+    offset: int
+    per: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Along:
+    """An operand of work on fibers that differs from depth to depth.
+
+    source: the record field, or the offset of an array among the constants.
+    offset: the offset of a table of indices among the constants.
+    how: "spread": one element for all units of a group; "block": contiguous elements of the units; "element":
+        the table has an index for each unit.
+    stride: the distance between depths, if it is constant; the table then has one entry per group. None: one
+        entry per group and depth.
+    """
+
+    source: Field | int
+    offset: int
+    how: str
+    stride: int | None
+    dtype: str
+
+
+Operand = Immediate | Register | Broadcast | Load | Uniform | Table
+DeepOperand = Operand | Along
+
+
+@dataclass(frozen=True)
+class Side:
+    """A left side of products, and the packed parameters that it is multiplied by.
+
+    left, start, inner: the field of the left side, its first element, and its number of elements.
+    packed: the offset of the packed parameters among the constants.
+    weights: the encoding of both sides; None for none.
+    scales: for int8, the field of the scale of each row.
+    """
+
+    left: Field
+    start: int
+    inner: int
+    packed: int
+    weights: str | None = None
+    scales: Field | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sums of products over all sides, in order.
+
+    ports: for each sum, the node that it computes; -1 if it is not read.
+    """
+
+    sides: tuple[Side, ...]
+    ports: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the sums."""
+        side = self.sides[0]
+        return side.left.dtype if side.weights is None else "float32"
+
+
+@dataclass(frozen=True)
+class UnitLoop:
+    """Work on `size` units, block by block: products, then the epilogue in registers, then stores.
+
+    nodes: the pointwise nodes of the epilogue, with their operands.
+    stores: the values that are stored, and their fields.
+    """
+
+    size: int
+    products: tuple[Product, ...]
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    stores: tuple[tuple[Operand, Field], ...]
+
+
+@dataclass(frozen=True)
+class CopyLoop:
+    """A copy of `size` elements to a field, from its element `start` on."""
+
+    size: int
+    source: Operand
+    target: Field
+    start: int
+
+
+@dataclass(frozen=True)
+class EncodeLoop:
+    """The encoding of `size` elements of each row as a left side of products.
+
+    scales: for int8, the field of the scale of each row.
+    """
+
+    size: int
+    source: Operand
+    weights: str
+    target: Field
+    scales: Field | None
+
+
+@dataclass(frozen=True)
+class ReduceLoop:
+    """A reduction of contiguous elements of `shape`, over the last axis or, if `leading`, the first."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int]
+    leading: bool
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class ScanLoop:
+    """An inclusive scan of contiguous elements of `shape` along the middle axis."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int, int]
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class GatherLoop:
+    """A gather of rows of a table.
+
+    table: the byte offset of the table among the constants.
+    count, row_size: its number of rows, and of elements of a row.
+    index: the operand with the `indices` row numbers.
+    """
+
+    table: int
+    count: int
+    row_size: int
+    index: Operand
+    indices: int
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class WordsReduceLoop:
+    """A reduction over the words of a row along an axis, in their order, to a value of `size` elements.
+
+    The nodes are computed word by word in registers; `source` may be the last of them.
+    """
+
+    how: str
+    axis: str
+    size: int
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    source: Operand
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class FoldLoop:
+    """A reduction of all `size` elements of each word to one number.
+
+    The nodes are computed in registers; `source` may be the last of them.
+    """
+
+    operation: str
+    size: int
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    source: Operand
+    targets: tuple[Field, ...]
+
+
+Computed = tuple[tuple[int, tuple[Operand, ...]], ...]
+ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
+"""Pointwise nodes on fibers, with their operands."""
+
+
+@dataclass(frozen=True)
+class FiberSum:
+    """A reduction over fibers.
+
+    number: its node.
+    terms: the operand that is reduced, or the two factors of a product that is fused into a sum.
+    """
+
+    number: int
+    terms: tuple[DeepOperand, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One pass over the fibers of a group of units.
+
+    depth: the depth of the fibers.
+    units: pointwise work on the units before the pass.
+    nodes, sums, stores: the work at each depth.
+    """
+
+    depth: int
+    units: Computed
+    nodes: ComputedDeep
+    sums: tuple[FiberSum, ...]
+    stores: tuple[tuple[Operand, Field], ...]
+
+    @property
+    def fields(self) -> set[Field]:
+        """The fields that the pass reads."""
+        read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
+        operands = [operand for group in read for operand in group]
+        along = {operand.source for operand in operands if isinstance(operand, Along)}
+        in_records = {operand.field for operand in operands if isinstance(operand, Load | Uniform | Table)}
+        return in_records | {source for source in along if isinstance(source, Field)}
+
+
+@dataclass(frozen=True)
+class FiberLoop:
+    """Work on fibers. Each group of `width` units runs all turns, then pointwise work and stores of units.
+
+    tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
+    partial: the fields of partial sums between tiles; empty if the depth is not tiled.
+    """
+
+    size: int
+    width: int
+    turns: tuple[Turn, ...]
+    units: Computed
+    stores: tuple[tuple[Operand, Field], ...]
+    tile: int = 0
+    partial: tuple[Field, ...] = ()
+
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether the first turn of a step may be fused with the last turn of the step before: it stores
+        nothing, and reads only memories that turns store.
+        """
+        first, last = self.turns[0], self.turns[-1]
+        return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
+
+    @property
+    def reads_only_fibers(self) -> bool:
+        """Whether the only memories that the first turn of a step reads are on fibers, stored by turns."""
+        stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
+        return {field for field in self.turns[0].fields if field.record == "now"} <= stored
+
+
+Loop = (
+    FiberLoop
+    | UnitLoop
+    | CopyLoop
+    | EncodeLoop
+    | ReduceLoop
+    | ScanLoop
+    | GatherLoop
+    | WordsReduceLoop
+    | FoldLoop
+)
+
+
+@dataclass(frozen=True)
+class LaneLoop:
+    """Work that one lane does completely before the next: pairs of an axis and a loop.
+
+    A loop goes over the row's words along the axis; with the axis "" it is a loop over the row itself.
+    """
+
+    work: tuple[tuple[str, Loop], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.work)
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """An inner recurrence over the words of all rows along an axis.
+
+    body: the net of its step.
+    reverse: whether it begins with the last word.
+    begin: copies of initial memories and statics from the row to the records of the recurrence.
+    phases: the loops of the step.
+    end: copies of final memories from those records to the row.
+    index: the field of the number of words done so far; None if it is not read.
+    """
+
+    body: Net
+    axis: str
+    reverse: bool
+    begin: tuple[CopyLoop, ...]
+    phases: tuple[tuple[Loop, ...], ...]
+    end: tuple[CopyLoop, ...]
+    index: Field | None
+
+
+Phase = list[Loop] | LaneLoop | InnerLoop
+"""The work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""
+
+
+def is_one_loop(phases: list[Phase]) -> bool:
+    """Whether a stage is one loop over units."""
+    loops = phases[0] if len(phases) == 1 else ()
+    return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

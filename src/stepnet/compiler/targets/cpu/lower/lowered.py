@@ -1,0 +1,57 @@
+"""The result of lowering: the driver's program, and the work once per sequence around it."""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.plan.load import Load
+from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.lower.loops import Loop
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.products.constants import Constants
+
+
+@dataclass(frozen=True)
+class RowWork:
+    """Work that is done once per sequence.
+
+    inputs: the arrays that are copied in, by word, and the field of each.
+    loops: the loops of each phase.
+    outputs: the arrays that are copied out, by word, and the field of each.
+    """
+
+    inputs: tuple[tuple[int, Field], ...]
+    loops: list[list[Loop]]
+    outputs: tuple[tuple[int, Field], ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result per step.
+
+    kind, word: the kind of its array, and the word of the array's pointer.
+    number: its number in the net.
+    field: the field through which it is written in place; None if it is copied.
+    """
+
+    kind: str
+    word: int
+    number: int
+    field: Field | None
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered plan: the driver's program, the constants, and the work once per sequence.
+
+    sequence, ended: the work before the first step of a sequence, and after its last; None if there is none.
+    words: the words of the arrays, by kind.
+    wanted: the words whose arrays must be present.
+    load: the flops and bytes of the steps, for the time estimate.
+    """
+
+    program: Program
+    constants: Constants
+    sequence: RowWork | None
+    ended: RowWork | None
+    words: dict[str, list[int]]
+    wanted: frozenset[int]
+    load: Load

@@ -1,0 +1,227 @@
+"""Lowering of a stage to loops: each loop computes some of the stage's nodes together in registers."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.fibers import Fibers
+from stepnet.compiler.plan.groups import results_of
+from stepnet.compiler.plan.passes.rewrite import view_chain
+from stepnet.compiler.plan.phases import is_of_recurrence, phases
+from stepnet.compiler.plan.views import view_places
+from stepnet.compiler.targets.cpu.lower.fiber_loop import fiber_loop
+from stepnet.compiler.targets.cpu.lower.loops import (
+    CopyLoop,
+    FoldLoop,
+    InnerLoop,
+    LaneLoop,
+    Load,
+    Loop,
+    Operand,
+    Phase,
+    Product,
+    Register,
+    UnitLoop,
+    WordsReduceLoop,
+)
+from stepnet.compiler.targets.cpu.lower.product import product
+from stepnet.compiler.targets.cpu.lower.rowwise import concatenation, gather, reduction, scan
+from stepnet.compiler.targets.cpu.lower.segments import lane_by_lane
+from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.products.constants import Constant
+from stepnet.errors import NetError
+
+
+def loops_by_phase(stage: Stage) -> list[Phase]:
+    """The loops of each phase. Results that are views, constants or sources are copied in one more phase."""
+    by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
+    for numbers in stage.phases:
+        lowered = lower(stage, numbers)
+        by_phase.append((stage.pending, lowered))
+        stage.pending = []
+    work = [*lane_by_lane(stage.segments, by_phase), result_copies(stage)]
+    return [phase for phase in work if phase]
+
+
+def loops(stage: Stage) -> list[list[Loop]]:
+    """The loops of each phase of a stage that has no inner sequences."""
+    all_phases = loops_by_phase(stage)
+    of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
+    assert len(of_rows) == len(all_phases)
+    return of_rows
+
+
+def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
+    """The loops of one phase."""
+    loops: list[Loop | InnerLoop] = []
+    units: dict[tuple[int, str], list[int]] = {}
+    for number in numbers:
+        node = stage.net.nodes[number]
+        if number in stage.fused_into or number in stage.fiber_work or is_of_recurrence(stage.net, number):
+            continue
+        key = node.types[0].size, stage.segments.axis(node.types[0])
+        if stage.segments.is_over_words(number):
+            loops.append(words_reduction(stage, number))
+        elif stage.segments.folds(number):
+            loops.append(fold(stage, number))
+        elif node.kind == "reduce":
+            loops.append(reduction(stage, number))
+        elif node.kind == "scan":
+            loops.append(scan(stage, number))
+        elif node.operation == "recur":
+            loops.append(inner_loop(stage, number))
+        elif node.operation == "gather":
+            loops.append(gather(stage, number))
+        elif node.operation == "concatenate":
+            loops += concatenation(stage, number)
+        elif node.kind in ("pointwise", "matmul") or node.operation == "result":
+            units.setdefault(key, []).append(number)
+        else:
+            raise NetError(f"a stage cannot compute {node.operation}")
+    works = dict.fromkeys(stage.fiber_work[number] for number in numbers if number in stage.fiber_work)
+    loops += [fiber_loop(stage, work) for work in works]
+    return loops + [unit_loop(stage, size, members) for (size, _), members in units.items() if size]
+
+
+def unit_loop(stage: Stage, size: int, members: list[int]) -> UnitLoop:
+    """The loop of products and pointwise nodes of one size."""
+    products: list[Product] = []
+    nodes: list[tuple[int, tuple[Operand, ...]]] = []
+    for number in members:
+        node = stage.net.nodes[number]
+        if node.kind == "matmul":
+            products.append(product(stage, number, members))
+        elif node.kind == "pointwise":
+            operands = tuple(stage.operand(operand, node.type, number) for operand in node.inputs)
+            nodes.append((number, operands))
+    stores: list[tuple[Operand, Field]] = []
+    for number in members:
+        if stage.net.nodes[number].operation == "products":
+            continue
+        for target in stage.fields.get(number, []):
+            stores.append((Register(number, stage.net.type_of(number).dtype), target))
+    return UnitLoop(size, tuple(products), tuple(nodes), tuple(stores))
+
+
+def result_copies(stage: Stage) -> list[Loop]:
+    """Copies for results that are views, constants or sources."""
+    loops: list[Loop] = []
+    kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
+    for number, targets in (kept | stage.rearranged).items():
+        if not targets:
+            continue
+        type_ = stage.net.type_of(number)
+        if type_.size:
+            source = stage.operand(number, type_, -1)
+            loops += [CopyLoop(type_.size, source, target, 0) for target in targets]
+    return loops
+
+
+# ---- words
+
+
+def nodes_into(stage: Stage, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+    """The nodes that are fused into a reduction, with their operands."""
+    nodes: list[tuple[int, tuple[Operand, ...]]] = []
+    for member in sorted(n for n, into in stage.fused_into.items() if into == number):
+        node = stage.net.nodes[member]
+        nodes.append((member, tuple(stage.operand(operand, node.type, member) for operand in node.inputs)))
+    return tuple(nodes)
+
+
+def fold(stage: Stage, number: int) -> FoldLoop:
+    """A reduction of all features of each word, with the pointwise nodes fused into it."""
+    node = stage.net.nodes[number]
+    read = stage.net.type_of(node.inputs[0])
+    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
+    return FoldLoop(node.operation, read.size, nodes, source, stage.targets(number))
+
+
+def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
+    """A reduction over the words of each row, with the pointwise nodes fused into it."""
+    node = stage.net.nodes[number]
+    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
+    axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
+    how: str = node.attributes["how"]
+    return WordsReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
+
+
+# ---- inner recurrences
+
+
+def inner_loop(stage: Stage, number: int) -> InnerLoop:
+    """The loop of an inner recurrence. Its memories and statics are in separate records, a row per lane."""
+    node = stage.net.nodes[number]
+    recur, records = node.recur, stage.records
+    body, operands = recur.body, recur.operands_by_kind(node.inputs)
+    outputs, finals = recur.results_by_kind(results_of(stage.net, number))
+    axis = stage.segments.axis(stage.net.type_of(operands.sequences[0]))
+    sources = {
+        inner: word_field(stage, operand, axis)
+        for inner, operand in zip(recur.sequences, operands.sequences, strict=True)
+    }
+    wanted, parameters = dict[int, list[Field]](), dict[int, Constant]()
+    begin, end = list[CopyLoop](), list[CopyLoop]()
+    for memory, operand, after, final in zip(
+        recur.memories, operands.memories, recur.following, finals, strict=True
+    ):
+        now = sources[memory] = records.field("inner now", body.type_of(memory))
+        following = replace(now, record="inner next")
+        wanted.setdefault(after, []).append(following)
+        begin += copies(stage.operand(operand, body.type_of(memory), -1), (now,))
+        end += copies(Load(following, 0, now.dtype), stage.targets(final))
+    for static, operand in zip(recur.others, operands.others, strict=True):
+        if body.type_of(static).extent == CONST:
+            parameters[static] = stage.constant(operand)
+        else:
+            sources[static] = records.field("inner lane", body.type_of(static))
+            begin += copies(stage.operand(operand, body.type_of(static), -1), (sources[static],))
+    for output, picked in zip(recur.outputs, outputs, strict=True):
+        targets = (replace(target, record=f"at {axis}") for target in stage.targets(picked))
+        wanted.setdefault(output, []).extend(targets)
+    index = None
+    for inner, inner_node in enumerate(body.nodes):
+        if inner_node.operation == "index":
+            index = sources[inner] = records.field("inner lane", inner_node.type)
+    computed = [n for n, inner_node in enumerate(body.nodes) if inner_node.operation != "input"]
+    inner_phases = phases(body, [n for n in computed if body.nodes[n].types[0].extent != CONST])
+    inner_stage = replace(
+        stage,
+        net=body,
+        inside=False,
+        scratch="inner lane",
+        sources=sources,
+        wanted=wanted,
+        phases=inner_phases,
+        parameters=parameters,
+        fibers=Fibers(body),
+    )
+    inner_loops = tuple(map(tuple, loops(inner_stage)))
+    return InnerLoop(body, axis, recur.reverse, tuple(begin), inner_loops, tuple(end), index)
+
+
+def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
+    """Copies of a whole value to fields."""
+    return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
+
+
+def word_field(stage: Stage, number: int, axis: str) -> Field:
+    """The field of an inner sequence in the step of an inner recurrence: the current word of each row."""
+    root, _ = view_chain(stage.net, number)
+    places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
+    if root in stage.sources or root in stage.fields:
+        source = stage.field_of(root)
+        start = int(places[0]) if len(places) else 0
+        if np.array_equal(places, start + np.arange(len(places))):
+            whole = len(places) == stage.net.type_of(root).size
+            return of_step(source if whole else source.part(start, type_.size), axis)
+    copied = stage.new_field(type_, kept=True)
+    stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
+    return of_step(copied, axis)
+
+
+def of_step(field: Field, axis: str) -> Field:
+    """A field of words as the field of the current word of each row."""
+    return field if field.is_outside else replace(field, record=f"at {axis}")

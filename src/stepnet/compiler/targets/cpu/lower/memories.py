@@ -1,0 +1,86 @@
+"""The storage of a step's memories and statics.
+
+    S [K, V]  ->  [group of units][depth][unit], in the record "lane", updated in place
+    n [V]     ->  unchanged, in the record "now"; its next value is in the record "next"
+
+A memory stored fiber by fiber is copied into this order when a sequence begins, and out of it when it ends. A
+static stored fiber by fiber is copied into it when a sequence begins.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.plan.passes.rewrite import view_chain
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.views import reshaped
+from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, Storage, group_width, work_on_fibers
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
+from stepnet.compiler.targets.cpu.lower.stage import field_operand
+from stepnet.compiler.targets.cpu.machine.records import Field, Records
+from stepnet.compiler.targets.cpu.products.constants import Constants
+
+Relaid = tuple[CopyLoop, CopyLoop]
+"""The copy of an initial value into fiber order, and the copy of a final value out of it."""
+
+
+@dataclass(frozen=True)
+class MemoryPlaces:
+    """The fields of a step's memories.
+
+    fields: for each memory, its field.
+    relaid: for each memory in order, the copies into and out of fiber order; None if it keeps the caller's
+        order.
+    work: for each node on fibers, the work that it belongs to.
+    """
+
+    fields: dict[int, Field]
+    relaid: tuple[Relaid | None, ...]
+    work: dict[int, FiberWork]
+
+
+def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
+    """The fields of all memories, allocated in records; index tables are added to the constants."""
+    body, recur = plan.body, plan.recurrence.recur
+    work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
+    # Results that are views of a memory are copied after all phases.
+    copied = {view_chain(body, number)[0] for number in body.results}
+    fields, relaid = dict[int, Field](), list[Relaid | None]()
+    for number, after in zip(recur.memories, recur.following, strict=True):
+        type_, places = body.type_of(number), plan.fibers.places.get(number)
+        if places is None:
+            fields[number] = records.field("now", type_)
+            relaid.append(None)
+            continue
+        last = reshaped(body, after)
+        in_place = number not in copied and work[last].leaves_in_place(number, last)
+        storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+        now = records.fibered("lane" if in_place else "now", type_, storage.order.size)
+        end = field_operand(constants, now, storage.index, type_.dtype, width)
+        fields[number] = now
+        target = caller_field(type_.size, type_.dtype)
+        relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, target, 0)))
+    return MemoryPlaces(fields, tuple(relaid), work)
+
+
+def place_static(
+    plan: Plan, number: int, records: Records, constants: Constants, width: int
+) -> tuple[Field, CopyLoop | None]:
+    """The field of a static, and the copy into fiber order; None if the static keeps the caller's order."""
+    type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
+    if places is None:
+        return records.field("lane", type_), None
+    storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+    field = records.fibered("lane", type_, storage.order.size)
+    return field, into_fibers(constants, storage, field, width)
+
+
+def into_fibers(constants: Constants, storage: Storage, target: Field, width: int) -> CopyLoop:
+    """The copy of a caller's value into fiber order."""
+    source = caller_field(storage.places.size, target.dtype)
+    return CopyLoop(
+        target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0
+    )
+
+
+def caller_field(size: int, dtype: str) -> Field:
+    """The field of a value in the caller's order."""
+    return Field("caller", 0, size, dtype)

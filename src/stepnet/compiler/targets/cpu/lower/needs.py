@@ -1,0 +1,67 @@
+"""The additional arrays that the work after the loop needs.
+
+    final    the final value of each memory that is read after the loop or returned
+    kept     outputs of all steps that are read after the loop
+    reduced  reductions over the steps of each sequence
+    ended    values computed once per sequence, after its last step
+
+A value that is a result is written to the caller's array, and read from there.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array for a value.
+
+    number: the value's number in the net.
+    place: its position among the results per row; -1 if it is not a result.
+    """
+
+    number: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The arrays that a plan needs, each kind in the order of its words.
+
+    finals: for each memory, the array of its final value; None if that is not read.
+    kept, reduced: the numbers of the values.
+    ended: the arrays of the values computed after the last step.
+    """
+
+    finals: tuple[Slot | None, ...]
+    kept: tuple[int, ...]
+    reduced: tuple[int, ...]
+    ended: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Needs":
+        """The arrays that the work after a plan's loop needs."""
+        net, rows = plan.net, plan.results(plan.ends.rows)
+        last = plan.last
+        finals = tuple(
+            None if number is None else Slot(number, rows.index(number) if number in rows else -1)
+            for number in last
+        )
+        final_places = {slot.place for slot in finals if slot is not None}
+        results = [Slot(number, place) for place, number in enumerate(rows) if place not in final_places]
+        read = {n for n in plan.read_in_the_end if net.nodes[n].operation != "input"}
+        stored = {*last, *plan.reduced, *rows}
+        hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in stored]
+        return cls(
+            finals,
+            tuple(n for n in sorted(read) if net.type_of(n).extent == STEPS),
+            plan.reduced,
+            (*results, *(Slot(number, -1) for number in hidden)),
+        )
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing but totals is computed after the loop."""
+        return not (self.kept or self.reduced or self.ended)

@@ -1,0 +1,71 @@
+"""Lowering of products with parameters: left sides are read in place, and parameters are packed."""
+
+from stepnet.compiler.net.encodings import ENCODINGS
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop, Product, Side
+from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
+from stepnet.compiler.targets.cpu.products.constants import Packed, Scaled
+
+
+def product(stage: Stage, number: int, members: list[int]) -> Product:
+    """The product that a node computes.
+
+    members: the nodes of the same loop, among which are the results of a node with several.
+    """
+    node = stage.net.nodes[number]
+    ports = [number]
+    if node.operation == "products":
+        ports = [port(stage, number, place, members) for place in range(len(node.types))]
+    lefts, rights = node.sides
+    sides: list[Side] = []
+    for place, operand in enumerate(lefts):
+        parameters = rights[place :: len(lefts)]
+        inner, size = stage.net.type_of(parameters[0]).shape
+        assert size == node.types[0].size
+        sides.append(side(stage, operand, parameters, inner, node.attributes.get("weights")))
+    return Product(tuple(sides), tuple(ports))
+
+
+def side(stage: Stage, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None) -> Side:
+    """A left side and the packed parameters that it is multiplied with.
+
+    numbers: the nodes of the parameters.
+    weights: the encoding of both; None for plain values.
+    """
+    parameters = tuple(map(stage.constant, numbers))
+    if weights is None:
+        left, start = stage.run_of(operand, by_number=True)
+        return Side(left, start, inner, stage.constants.add(Packed(parameters, stage.width)))
+    is_scaled = ENCODINGS[weights].is_scaled
+    entry = Scaled(parameters, stage.width) if is_scaled else Packed(parameters, stage.width, weights)
+    packed = stage.constants.add(entry)
+    left, scales = encoded_left(stage, operand, weights)
+    return Side(left, 0, inner, packed, weights, scales)
+
+
+def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field | None]:
+    """The field of an encoded left side, and the field of its scales; None if the encoding has no scales.
+
+    It is encoded before the current phase, once for all products that read it.
+    """
+    if (operand, weights) not in stage.encoded:
+        kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
+        words = Type(type_.extent, (kind.left_size(type_.size, stage.width) // 4,), "int32")
+        scale = Type(type_.extent, (1,), "float32")
+        target = stage.new_field(words)
+        scales = stage.new_field(scale) if ENCODINGS[weights].is_scaled else None
+        source = stage.operand(operand, type_, -1)
+        stage.pending.append(EncodeLoop(type_.size, source, weights, target, scales))
+        stage.encoded[operand, weights] = target, scales
+    return stage.encoded[operand, weights]
+
+
+def port(stage: Stage, number: int, place: int, members: list[int]) -> int:
+    """The node among `members` that is result `place` of a node of products; -1 if it is not read."""
+    for member in members:
+        node = stage.net.nodes[member]
+        if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:
+            return member
+    return -1

@@ -1,0 +1,402 @@
+"""Lowering of a plan to the driver's program: a field for every value in memory, the loops of every stage."""
+
+from dataclasses import dataclass, field, replace
+
+from stepnet.compiler.net.ir import Net, all_nodes, ancestors
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent
+from stepnet.compiler.plan.fibers import Fibers
+from stepnet.compiler.plan.passes.rewrite import view_chain
+from stepnet.compiler.plan.passes.when import When, when
+from stepnet.compiler.plan.plan import Plan, picks
+from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.lower.load import load
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
+from stepnet.compiler.targets.cpu.lower.lowered import Lowered, Result, RowWork
+from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
+from stepnet.compiler.targets.cpu.lower.memories import MemoryPlaces, place_memories, place_static
+from stepnet.compiler.targets.cpu.lower.needs import Needs
+from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.words import ARRAYS, WORDS
+from stepnet.compiler.targets.cpu.products.constants import Constants
+
+IN_PLACE = ("float32", "float64")
+"""The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
+
+
+def vector_width(plan: Plan, target: Target) -> int:
+    """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
+    nodes = list(all_nodes(plan.net))
+    types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
+    if not types:
+        types = [type_ for node in nodes for type_ in node.types if type_.is_float]
+    widest = max((type_.computed.itemsize for type_ in types), default=4)
+    return target.vector_bytes // widest
+
+
+def lowered(plan: Plan, target: Target) -> Lowered:
+    """A plan lowered to loops over records, for a target."""
+    return Lowering(plan, target, vector_width(plan, target)).run()
+
+
+@dataclass
+class Lowering:
+    """The lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
+
+    plan: Plan
+    target: Target
+    width: int
+    constants: Constants = field(default_factory=Constants)
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.width)
+        self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
+        self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
+        self.needs = Needs.of(self.plan)
+        self.known = when(self.net)
+        self.words: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
+        self.next_word = len(WORDS)
+        self.row_words: dict[int, int] = {}
+        self.sources: dict[int, Field] = {}
+        self.sequence_fields: dict[int, Field] = {}
+        self.row_inputs: dict[int, Field] = {}
+        self.final_words: dict[int, int] = {}
+        self.loop_sources: list[Field] = []
+        self.memory_fields: list[tuple[Source, int, Field]] = []
+        self.places = MemoryPlaces({}, (), {})
+        self.static_fields: list[tuple[Source, Field, CopyLoop | None]] = []
+        self.late = {number for numbers in self.plan.after for number in numbers}
+        self.outside: list[Outside] = []
+        self.axes: dict[str, Axis] = {}
+        self.words_outside: list[Words] = []
+        self.results: list[Result] = []
+        self.output_sources: dict[int, Field] = {}
+
+    def word(self, kind: str) -> int:
+        """The index of a new word for the pointer to an array of the call."""
+        self.words[kind].append(self.next_word)
+        self.next_word += 1
+        return self.next_word - 1
+
+    def run(self) -> Lowered:
+        """The lowered plan: fields are assigned first, then stages are lowered."""
+        self.place_axes()
+        inputs = self.place_inputs()
+        sequence = self.lower_sequence()
+        expanded = self.place_expanded()
+        self.place_results()
+        before = self.lower_before()
+        loop, index = self.lower_loop()
+        after, outputs, kept = self.lower_after()
+        ended = self.lower_ended()
+        rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
+        rows += [source.word for source, *_ in (*self.static_fields, *expanded)]
+        of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
+        names = ("now", "lane", "block", "sequence", *of_words)
+        strides = {name: self.records.stride(name) for name in names}
+        program = Program(
+            body=self.body,
+            outer=self.net,
+            before=before,
+            loop=loop,
+            after=after,
+            strides=strides | swapped_strides(strides) | {"nowhere": self.nowhere(strides)},
+            width=self.width,
+            unroll=self.plan.unroll,
+            inputs=tuple(inputs),
+            expanded=tuple(expanded),
+            statics=tuple(self.static_fields),
+            memories=tuple(self.memory_fields),
+            relaid=self.places.relaid,
+            outputs=tuple(outputs),
+            kept=tuple(kept),
+            outside=tuple(self.outside),
+            index=index,
+            units_are_alone=self.plan.units_are_alone and is_one_loop(loop),
+            axes=tuple(self.axes.values()),
+            words=tuple(self.words_outside),
+        )
+        cost = load(program, self.target)
+        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), cost)
+
+    # ---- inputs and results
+
+    def field_in_place(self, table: str, word: int, number: int) -> Field | None:
+        """The field of a value in an array of the call; None if its rows do not consist of whole vectors."""
+        type_ = self.net.type_of(number)
+        if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
+            return None
+        self.outside.append(Outside(table, word, type_))
+        return self.outside[-1].field
+
+    def nowhere(self, strides: dict[str, int]) -> int:
+        """The bytes of the dummy row, which lanes without a row in the arrays read and write."""
+        arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
+        kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
+        return max((*arrays, *kept), default=LINE)
+
+    def place_results(self) -> None:
+        """Assigns an array to every result per step, and a field if it is written in place."""
+        for kind, table, numbers in (
+            ("outputs", "put", self.plan.results(self.plan.ends.steps)),
+            ("kept", "where", self.needs.kept),
+        ):
+            for number in numbers:
+                word = self.word(kind)
+                is_stored_by_loop = number in self.late or self.is_picked(number)
+                field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
+                self.results.append(Result(kind, word, number, field_))
+
+    def is_picked(self, number: int) -> bool:
+        """Whether a value is an output of the loop."""
+        picked = picks(self.net, number, self.plan.recur)
+        return picked and self.net.type_of(number).extent == STEPS
+
+    def place_axes(self) -> None:
+        """Assigns an array of offsets to every axis of the values of a step.
+
+        No input need have values along an axis: expand(h, x) reads only the lengths of x.
+        """
+        extents = (type_.extent for node in self.body.nodes for type_ in node.types)
+        for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
+            self.place_axis(axis)
+
+    def place_axis(self, axis: str) -> None:
+        """Assigns an array of offsets to an axis: inner sequences of each step, or of each sequence."""
+        if axis not in self.axes:
+            table = "where" if axis == STEPS[-1] else "owner"
+            self.axes[axis] = Axis(axis, self.word("offsets"), table)
+
+    def place_inputs(self) -> list[tuple[int, Field]]:
+        """Assigns a field to every input and a word to every array; returns the inputs to be gathered into
+        the block.
+        """
+        inputs: list[tuple[int, Field]] = []
+        ends = self.plan.ends
+        for place, number in enumerate(self.net.inputs):
+            extent = self.net.type_of(number).extent
+            if len(extent) > 2 or is_static_extent(extent):
+                self.place_words(number, "statics" if is_static_extent(extent) else "inputs")
+            elif place in ends.sequences:
+                word = self.word("inputs")
+                in_place = self.field_in_place("where", word, number)
+                self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
+                if in_place is None:
+                    inputs.append((word, self.sources[number]))
+            elif place not in ends.parameters:
+                self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
+        return inputs
+
+    def place_words(self, number: int, kind: str) -> None:
+        """Assigns the field of the values of inner sequences, which are read in place."""
+        type_ = self.net.type_of(number)
+        padded = -(-max(type_.size, 1) // self.width) * self.width
+        # In a step the words of a step are one axis behind its rows.
+        axis = type_.extent[-1] if kind == "statics" else STEPS[-1]
+        self.place_axis(axis)
+        self.words_outside.append(Words(axis, self.word(kind), type_, padded))
+        self.sources[number] = self.words_outside[-1].field
+
+    def of_sequence(self, number: int) -> Source:
+        """The source of a value per sequence."""
+        type_ = self.net.type_of(number)
+        bytes_ = type_.size * type_.itemsize
+        if number in self.row_words:
+            return Source(self.row_words[number], None, bytes_)
+        return Source(-1, self.sequence_fields[number], bytes_)
+
+    def beginning(self, number: int) -> Source:
+        """The source of a memory's initial value."""
+        if is_zeros(self.net, number):
+            type_ = self.net.type_of(number)
+            return Source(-1, None, type_.size * type_.itemsize)
+        return self.of_sequence(number)
+
+    def lower_sequence(self) -> RowWork | None:
+        """The work that is done once per sequence before its first step; None if there is none."""
+        read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
+        read |= {*self.operands.others, *self.read_in_the_end()}
+        read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
+        computed = [
+            n
+            for n in sorted(read)
+            if self.net.type_of(n).extent == ROWS
+            and self.known[n] <= When.PER_SEQUENCE
+            and n not in self.row_words
+        ]
+        self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
+        if not computed:
+            return None
+        needed = ancestors(self.net.nodes, computed)
+        self.row_inputs = {
+            n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
+        }
+        wanted = {n: [target] for n, target in self.sequence_fields.items()}
+        work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
+        return RowWork(tuple((self.row_words[n], target) for n, target in self.row_inputs.items()), work)
+
+    def read_in_the_end(self) -> set[int]:
+        """The values per sequence that the work after the last step reads, with views resolved."""
+        computed = [number for phase in self.plan.ended for number in phase]
+        read = [operand for number in computed for operand in self.net.nodes[number].inputs]
+        roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
+        return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
+
+    def place_expanded(self) -> list[tuple[Source, Field]]:
+        """The values per sequence that are read at every step outside the loop: for each its source and its
+        field in the block.
+        """
+        copies: list[tuple[Source, Field]] = []
+        for number, node in enumerate(self.net.nodes):
+            if (
+                node.operation == "expand"
+                and node.type.extent == STEPS
+                and self.net.type_of(node.inputs[0]).extent != CONST
+            ):
+                self.sources[number] = self.records.field("block", node.type)
+                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+        return copies
+
+    # ---- stages
+
+    def stage(
+        self,
+        net: Net,
+        phases: tuple[tuple[int, ...], ...],
+        scratch: str,
+        sources: dict[int, Field],
+        wanted: dict[int, list[Field]],
+    ) -> Stage:
+        """The context for lowering one stage; see `Stage` for the fields."""
+        return Stage(
+            net,
+            net is self.body,
+            self.records,
+            self.constants,
+            self.target,
+            self.width,
+            scratch,
+            sources,
+            wanted,
+            phases,
+            self.plan.fibers if net is self.body else Fibers(net),
+            self.places.work if net is self.body else {},
+        )
+
+    def lower_before(self) -> list[list[Loop]]:
+        """The loops over all steps of a block before the recurrence; they compute its sequences."""
+        wanted: dict[int, list[Field]] = {}
+        early = {n for numbers in self.plan.before for n in numbers}
+        # The work after the loop reads a view from the field of its source.
+        read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
+        read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
+        roots = early & {view_chain(self.net, operand)[0] for operand in read}
+        for number in (*self.operands.sequences, *sorted(roots)):
+            if number not in self.sources:
+                self.sources[number] = self.records.field("block", self.net.type_of(number))
+                wanted[number] = [self.sources[number]]
+        self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
+        existing = {number: source for number, source in self.sources.items() if number not in wanted}
+        return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
+
+    def lower_loop(self) -> tuple[list[Phase], Field | None]:
+        """The loops of a step, and the field of the step index (None if it is not read)."""
+        body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
+        sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
+        wanted: dict[int, list[Field]] = {}
+        self.places = place_memories(self.plan, self.records, self.constants, self.width)
+        slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
+        for number, after, first, slot in slots:
+            now = sources[number] = self.places.fields[number]
+            following = replace(now, record="next") if now.record == "now" else now
+            wanted.setdefault(after, []).append(following)
+            final = -1 if slot is None else self.word("final")
+            if slot is not None:
+                self.final_words[slot.number] = final
+            self.memory_fields.append((self.beginning(first), final, now))
+        for number in range(len(self.net.nodes)):
+            if self.is_picked(number):
+                of: int = self.net.nodes[number].attributes["of"]
+                wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
+        for number, operand in zip(body.inputs, operands, strict=True):
+            if operand in self.sources and number not in sources:
+                sources[number] = self.sources[operand]
+            if number not in sources and body.type_of(number).extent != CONST:
+                static, copy = place_static(self.plan, number, self.records, self.constants, self.width)
+                sources[number] = static
+                self.static_fields.append((self.of_sequence(operand), static, copy))
+        index = None
+        for number, node in enumerate(body.nodes):
+            if node.operation == "index":
+                index = sources[number] = self.records.field("block", node.type)
+        return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
+
+    def output_fields(self, number: int) -> list[Field]:
+        """The fields of an output of the loop: those in place, and a field of the block if later work reads
+        the output and cannot read it in place.
+        """
+        in_place = [result.field for result in self.results if result.number == number and result.field]
+        read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
+        read += [result.number for result in self.results if result.number != number or not result.field]
+        if all(view_chain(self.net, operand)[0] != number for operand in read):
+            return in_place
+        readable = next((field_ for field_ in in_place if field_.is_readable), None)
+        source = readable or self.records.field("block", self.net.type_of(number))
+        self.output_sources[number] = source
+        return in_place if readable else [source, *in_place]
+
+    def lower_after(
+        self,
+    ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
+        """The loops over all steps of a block after the recurrence, and the fields of outputs and of kept
+        values, which are copied out.
+        """
+        sources = {**self.sources, **self.output_sources}
+        wanted: dict[int, list[Field]] = {}
+        copies: dict[str, list[tuple[int, Field]]] = {"outputs": [], "kept": []}
+        for result in self.results:
+            number = result.number
+            if result.field is not None:
+                if not self.is_picked(number):
+                    wanted.setdefault(number, []).append(result.field)
+                continue
+            if number not in sources and number not in wanted:
+                wanted[number] = [self.records.field("block", self.net.type_of(number))]
+            source = sources[number] if number in sources else wanted[number][0]
+            copies[result.kind].append((result.word, source))
+        work = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
+        return work, copies["outputs"], copies["kept"]
+
+    def lower_ended(self) -> RowWork | None:
+        """The work that is done once per sequence after its last step; None if there is none."""
+        words = {**self.row_words, **self.final_words}
+        words |= {number: self.word("reduced") for number in self.needs.reduced}
+        if not self.needs.ended:
+            return None
+        sources = {**self.sequence_fields, **self.row_inputs}
+        inputs: list[tuple[int, Field]] = []
+        for number in sorted(self.read_in_the_end() & words.keys() - sources.keys()):
+            sources[number] = self.records.field("sequence", self.net.type_of(number))
+            inputs.append((words[number], sources[number]))
+        wanted: dict[int, list[Field]] = {}
+        outputs: list[tuple[int, Field]] = []
+        for slot in self.needs.ended:
+            field_ = self.records.field("sequence", self.net.type_of(slot.number))
+            wanted.setdefault(slot.number, []).append(field_)
+            outputs.append((self.word("ended"), field_))
+        work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
+        return RowWork(tuple(inputs), work, tuple(outputs))
+
+
+def is_zeros(net: Net, number: int) -> bool:
+    """Whether a value is a constant of zeros, expanded to sequences or not."""
+    node = net.nodes[number]
+    constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
+    return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
+
+
+def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
+    """The strides of the records that are swapped with another one at every step."""
+    pairs = {"now": "next", "inner now": "inner next"}
+    return {following: strides[now] for now, following in pairs.items() if now in strides}

@@ -1,0 +1,78 @@
+"""The loops that compute values row by row: reductions, scans, gathers, and copies of features."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, ReduceLoop, ScanLoop
+from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.products.constants import Places
+
+
+def reduction(stage: Stage, number: int) -> ReduceLoop:
+    """A reduction over the first or last of two axes."""
+    node = stage.net.nodes[number]
+    source, start = stage.run_of(node.inputs[0])
+    shape = stage.net.type_of(node.inputs[0]).shape
+    leading = node.attributes["axes"] == (-2,)
+    return ReduceLoop(node.operation, source, start, (shape[0], shape[1]), leading, stage.targets(number))
+
+
+def scan(stage: Stage, number: int) -> ScanLoop:
+    """A scan along any axis: its shape is reduced to [before, axis, after]."""
+    node = stage.net.nodes[number]
+    source, start = stage.run_of(node.inputs[0])
+    axis: int = node.attributes["axis"] % len(node.type.shape)
+    before, after = node.type.shape[:axis], node.type.shape[axis + 1 :]
+    shape = (math.prod(before), node.type.shape[axis], math.prod(after))
+    return ScanLoop(node.operation, source, start, shape, stage.targets(number))
+
+
+def gather(stage: Stage, number: int) -> GatherLoop:
+    """A gather: the rows of a parameter at computed indices."""
+    node = stage.net.nodes[number]
+    table, index = node.inputs
+    shape = stage.net.type_of(table).shape
+    row_size = int(np.prod(shape[1:], dtype=np.int64))
+    offset = stage.constants.add(Places(stage.constant(table), None, 1))
+    operand = stage.operand(index, stage.net.type_of(index), number)
+    return GatherLoop(
+        offset, shape[0], row_size, operand, stage.net.type_of(index).size, stage.targets(number)
+    )
+
+
+def concatenation(stage: Stage, number: int) -> list[CopyLoop]:
+    """The copies of a concatenation: those of the operands that are not stored into its field directly."""
+    node, inside = stage.net.nodes[number], stage.pieces_inside(number)
+    axis: int = node.attributes["axis"] % len(node.type.shape)
+    places = np.arange(node.type.size).reshape(node.type.shape)
+    loops: list[CopyLoop] = []
+    begin = 0
+    for operand in node.inputs:
+        size = stage.net.type_of(operand).shape[axis]
+        index = [slice(None)] * len(node.type.shape)
+        index[axis] = slice(begin, begin + size)
+        if (operand, begin) not in inside:
+            loops += part_copies(stage, operand, places[tuple(index)], number)
+        begin += size
+    return loops
+
+
+def part_copies(stage: Stage, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
+    """The copies of one operand of a concatenation: one per contiguous run in the result.
+
+    places: the index in the result of each element of the operand.
+    """
+    type_ = stage.net.type_of(operand)
+    if not type_.size:
+        return []
+    flat = places.ravel()
+    cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
+    loops: list[CopyLoop] = []
+    for start, stop in pairwise(cuts):
+        run = Type(type_.extent, (int(stop - start),), type_.dtype)
+        source = stage.operand(operand, run, user, np.arange(start, stop))
+        loops += [CopyLoop(run.size, source, target, int(flat[start])) for target in stage.targets(user)]
+    return loops

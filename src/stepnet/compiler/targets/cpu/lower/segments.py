@@ -1,0 +1,151 @@
+"""Which phases of a step run lane by lane: those with work on words, between products of rows.
+
+    phase 1    q = h @ Q               all rows: a product is faster with many rows
+    phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
+    phase 3    m = reduce(s)
+    phase 4    h' = tanh(m @ C)        all rows
+
+The words of a row stay in the cache from phase to phase, and no barrier between threads is needed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.plan.phases import is_of_recurrence
+from stepnet.compiler.targets.cpu.lower.loops import (
+    CopyLoop,
+    EncodeLoop,
+    FiberLoop,
+    InnerLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    UnitLoop,
+    WordsReduceLoop,
+)
+
+FOLDED = ("sum", "max", "min")
+"""Reductions over the features of words into which the preceding pointwise work is fused."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of a stage: runs of phases that are executed lane by lane.
+
+    inside: whether the stage is a step, which may have inner sequences.
+    phases: the numbers of the nodes of each phase.
+    """
+
+    net: Net
+    inside: bool
+    phases: tuple[tuple[int, ...], ...]
+
+    def axis(self, type_: Type) -> str:
+        """The axis of the inner sequences that a type has values for; "" for a type of rows."""
+        return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
+
+    def is_over_words(self, number: int) -> bool:
+        """Whether a node is a reduction over the words of each row."""
+        return self.inside and self.net.nodes[number].operation == "reduce"
+
+    def folds(self, number: int) -> bool:
+        """Whether a node reduces all features of each word to one number."""
+        node = self.net.nodes[number]
+        if node.operation not in FOLDED or not self.axis(node.types[0]):
+            return False
+        read = self.net.type_of(node.inputs[0])
+        return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
+
+    def of_words(self, number: int) -> bool:
+        """Whether a node has a value per word, or reduces words. Inner recurrences do not count."""
+        node = self.net.nodes[number]
+        if self.is_recurrence(number):
+            return False
+        return bool(self.axis(node.types[0])) or self.is_over_words(number)
+
+    def is_recurrence(self, number: int) -> bool:
+        """Whether a node is an inner recurrence, or a result of one."""
+        return self.net.nodes[number].operation == "recur" or is_of_recurrence(self.net, number)
+
+    @cached_property
+    def numbers(self) -> tuple[list[int], set[int]]:
+        """The segment of each phase (0 for none), and the phases that begin a segment after work on rows.
+
+        A segment begins with a phase that has work on words. It ends with the last such phase before a phase
+        with a product of rows, which needs all rows at once.
+        """
+        nodes = self.net.nodes
+        words = [any(map(self.of_words, phase)) for phase in self.phases]
+        products = [
+            any((nodes[n].kind == "matmul" and not self.of_words(n)) or self.is_recurrence(n) for n in phase)
+            for phase in self.phases
+        ]
+        numbers, begins = list[int](), set[int]()
+        latest, is_open = 0, False
+        for place in range(len(self.phases)):
+            relevant = (q for q in range(place, len(self.phases)) if words[q] or products[q])
+            following = next(relevant, place)
+            continues = is_open and words[following] and not products[following]
+            if words[place] and not continues:
+                latest += 1
+                begins.add(place)
+            is_open = words[place] or continues
+            numbers.append(latest if is_open else 0)
+        return numbers, begins
+
+    def of(self, place: int) -> int:
+        """The segment of a phase; 0 for one that runs for all rows at once."""
+        return self.numbers[0][place]
+
+    def begins(self, place: int) -> bool:
+        """Whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
+        return place in self.numbers[1]
+
+    def are_separated(self, one: int, other: int) -> bool:
+        """Whether two phases are in different segments, so that other lanes run between them."""
+        return self.of(one) != self.of(other)
+
+
+def lane_by_lane(
+    segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
+) -> list[Phase]:
+    """The work between barriers: the phases of a segment become one `LaneLoop`, others remain separate.
+
+    phases: for each phase, the copies that its loops read, and its loops.
+    """
+    lowered, work = list[Phase](), list[tuple[str, Loop]]()
+    for place, (copies, loops) in enumerate(phases):
+        inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
+        steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
+        by_axis = [(axis_of(loop), loop) for step in steps for loop in step]
+        if segments.of(place) and not segments.begins(place):
+            assert not inner
+            work += by_axis
+            continue
+        if inner:  # inner loops read the copies, which therefore come before them
+            work += [(axis, loop) for axis, loop in by_axis if axis and loop in copies]
+            by_axis = [(axis, loop) for axis, loop in by_axis if not (axis and loop in copies)]
+        lowered.append(LaneLoop(tuple(work)))
+        lowered += [[loop for loop in step if not axis_of(loop)] for step in steps]
+        lowered += inner
+        work = [(axis, loop) for axis, loop in by_axis if axis]
+    return [*(phase for phase in lowered if phase), *([LaneLoop(tuple(work))] if work else [])]
+
+
+def axis_of(loop: Loop) -> str:
+    """The axis of the inner sequences whose words a loop goes over; "" for a loop over rows."""
+    if isinstance(loop, WordsReduceLoop):
+        return loop.axis
+    if isinstance(loop, FiberLoop):
+        return ""
+    if isinstance(loop, UnitLoop):
+        targets = tuple(target for _, target in loop.stores)
+    elif isinstance(loop, CopyLoop | EncodeLoop):
+        targets = (loop.target,)
+    else:
+        targets = loop.targets
+    kind, _, axis = targets[0].record.partition(" ") if targets else ("", "", "")
+    return axis if kind in ("words", "kept") else ""

@@ -1,0 +1,305 @@
+"""The context of lowering a stage: the fields of its values, and how loops read them.
+
+Nothing is computed for views: a view is an array of indices into its source, obtained by applying the view's
+NumPy operation to an array of indices. Most views read contiguous elements in each block, or one element
+repeated. All others are read through a table of indices.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.plan.fibers import Fibers
+from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
+from stepnet.compiler.plan.phases import joins
+from stepnet.compiler.plan.views import reshaped, view_places
+from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, Storage, group_width
+from stepnet.compiler.targets.cpu.lower.fusion import fused_into
+from stepnet.compiler.targets.cpu.lower.loops import (
+    Broadcast,
+    CopyLoop,
+    Immediate,
+    Load,
+    Loop,
+    Operand,
+    Register,
+    Table,
+    Uniform,
+)
+from stepnet.compiler.targets.cpu.lower.segments import Segments
+from stepnet.compiler.targets.cpu.machine.records import Field, Records
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.constants import Constant, Constants, Places
+from stepnet.compiler.values.dtypes import DTYPES
+
+STORED = ("pointwise", "matmul", "extent")
+"""The kinds of nodes that unit loops compute and store as whole vectors."""
+
+
+@dataclass
+class Stage:
+    """The lowering of one stage: of a step, of the outer net, or of an inner recurrence.
+
+    inside: whether the net is that of a step.
+    sources: the fields of values that are computed before the stage.
+    wanted: for each result, the fields that it is stored in.
+    scratch: the name of the record for values that only this stage reads.
+    phases: the nodes of each phase.
+    fibers, fiber_work: the fibers of a step, and for each node on fibers the work that it belongs to.
+    parameters: for an inner recurrence, the constants of the step that are its parameters.
+    phase_of: the phase of each node.
+    fused_into: for each node that is fused into a reduction, the reduction.
+    rearranged: for each result on fibers, its fields that are not stored in fiber order.
+    kept: the nodes on words that are read after other lanes have run.
+    fields: the fields of each node that is read outside its own loop.
+    pending: the copies and encodings that run before the current phase.
+    encoded: for each left side and encoding, the field of its words and that of its scales.
+    """
+
+    net: Net
+    inside: bool
+    records: Records
+    constants: Constants
+    target: Target
+    width: int
+    scratch: str
+    sources: dict[int, Field]
+    wanted: dict[int, list[Field]]
+    phases: tuple[tuple[int, ...], ...]
+    fibers: Fibers
+    fiber_work: Mapping[int, FiberWork] = field(default_factory=dict[int, FiberWork])
+    parameters: Mapping[int, Constant] = field(default_factory=dict[int, Constant])
+    phase_of: dict[int, int] = field(init=False)
+    fused_into: dict[int, int] = field(init=False)
+    rearranged: dict[int, list[Field]] = field(init=False, default_factory=dict[int, list[Field]])
+    kept: set[int] = field(init=False, default_factory=set[int])
+    fields: dict[int, list[Field]] = field(init=False)
+    pending: list[Loop] = field(init=False, default_factory=list[Loop])
+    encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
+        init=False, default_factory=dict[tuple[int, str], tuple[Field, Field | None]]
+    )
+
+    def __post_init__(self) -> None:
+        wanted = dict[int, list[Field]]()
+        for number, targets in self.wanted.items():
+            wanted.setdefault(reshaped(self.net, number), []).extend(targets)
+        self.wanted = wanted
+        self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.fused_into = fused_into(self.segments, self.wanted)
+        self.phase_of |= {number: self.phase_of[into] for number, into in self.fused_into.items()}
+        self.fields = self.assign_fields()
+
+    @cached_property
+    def segments(self) -> Segments:
+        """Which phases run lane by lane."""
+        return Segments(self.net, self.inside, self.phases)
+
+    def new_field(self, value: int | Type, kept: bool = False) -> Field:
+        """A new field for a value that only this stage reads.
+
+        value: the number of a node, or a type.
+        kept: whether a value of words is read after other lanes have run.
+        """
+        if isinstance(value, int):
+            if (storage := self.storage(value)) is not None:
+                return self.records.fibered(self.scratch, self.net.type_of(value), storage.order.size)
+            value = self.net.type_of(value)
+        axis = self.segments.axis(value)
+        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
+
+    def storage(self, number: int) -> Storage | None:
+        """The memory order of a value that is stored fiber by fiber; None for other values."""
+        places = self.fibers.places.get(number)
+        return (
+            None if places is None else Storage(places, group_width(self.fibers, places.shape[1], self.width))
+        )
+
+    # ---- values in memory
+
+    def assign_fields(self) -> dict[int, list[Field]]:
+        """Assigns fields to each node that is read outside its own loop, and returns them."""
+        needed: set[int] = set()
+        for number in self.phase_of:
+            node = self.net.nodes[number]
+            for operand in node.inputs:
+                root = value_read(self.net, operand)
+                if root in self.phase_of and not self.in_loop(operand, root, number):
+                    needed.add(root)
+                    if self.is_read_late(root, number):
+                        self.kept.add(root)
+        for number in self.wanted:
+            root, _ = view_chain(self.net, number)
+            if root in self.phase_of and root != number:
+                needed.add(root)
+        fields: dict[int, list[Field]] = {}
+        for number in reversed(self.phase_of):  # users first: the fields of operands may be parts of theirs
+            wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
+            if number in self.fibers.places:
+                self.rearranged[number] = [target for target in wanted if not target.is_fibered]
+                wanted = [target for target in wanted if target.is_fibered]
+                needed |= {number} if self.rearranged[number] else set()
+            if number in needed and not any(target.is_readable for target in wanted):
+                wanted = [self.new_field(number, number in self.kept), *wanted]
+            if wanted:
+                fields[number] = wanted
+            for piece, start in self.pieces_inside(number):
+                parts = [whole.part(start, self.net.type_of(piece).size) for whole in wanted]
+                fields[piece] = [*fields.get(piece, []), *parts]
+        return fields
+
+    def is_read_late(self, root: int, user: int) -> bool:
+        """Whether other lanes run between the computation of a node and its reader."""
+        if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
+            return True
+        return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
+
+    def pieces_inside(self, number: int) -> list[tuple[int, int]]:
+        """The operands of a concatenation that are stored directly into its field, with their offsets.
+
+        These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
+        """
+        node = self.net.nodes[number]
+        if node.operation != "concatenate" or len(node.type.shape) != 1:
+            return []
+        inside: list[tuple[int, int]] = []
+        start = 0
+        for operand in node.inputs:
+            size = self.net.type_of(operand).size
+            last = start + size == node.type.size
+            stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
+            stored = stored and (operand not in self.kept or number in self.kept)
+            stored = stored and operand not in self.fibers.places
+            if stored and size and start % self.width == 0 and (last or size % self.width == 0):
+                inside.append((operand, start))
+            start += size
+        return inside
+
+    def in_loop(self, operand: int, root: int, user: int) -> bool:
+        """Whether `user` reads `root` from registers, in the same loop."""
+        node, source = self.net.nodes[user], self.net.nodes[root]
+        if node.operation == "result":
+            return True
+        if root in self.fiber_work or user in self.fiber_work:
+            work = self.fiber_work.get(user)
+            if work is None or work is not self.fiber_work.get(root):
+                return False
+            return work.has_on_registers(operand, user)
+        if root in self.fused_into or user in self.fused_into:
+            return root in self.fused_into
+        if node.kind != "pointwise" or source.kind not in STORED:
+            return False
+        return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
+
+    def targets(self, number: int) -> tuple[Field, ...]:
+        """The fields in which the value of a node is stored."""
+        return tuple(self.fields.get(number, ()))
+
+    # ---- operands
+
+    def operand(
+        self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
+    ) -> Operand:
+        """The operand by which a loop reads a node.
+
+        user: the type that the node is broadcast to.
+        reader: the node that reads it; -1 for a copy.
+        part: the indices of the elements that are read; None for all.
+        width: the number of elements read at a time; 0 for a vector.
+        """
+        dtype, (root, places) = self.net.type_of(number).dtype, self.value_at(number)
+        if part is not None:
+            places = places.ravel()[part]
+        places = np.broadcast_to(places, user.shape).ravel()
+        if self.net.nodes[root].types[0].extent == CONST:
+            elements = Places(self.constant(root), places, width or self.width)
+            return self.immediate(root) or Broadcast(self.constants.add(elements), dtype)
+        if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
+            return Register(root, dtype)
+        return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
+
+    def value_at(self, number: int) -> tuple[int, np.ndarray]:
+        """The node that a chain of views and expansions reads, and the index in it of each element."""
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number)
+        node = self.net.nodes[root]
+        if node.operation == "expand" and root not in self.sources:
+            inner, _ = view_chain(self.net, node.inputs[0])
+            return inner, view_places(self.net, node.inputs[0]).ravel()[places]
+        return root, places
+
+    def immediate(self, number: int) -> Immediate | None:
+        """The immediate operand of a constant that is a single number; None for other nodes."""
+        node = self.net.nodes[number]
+        if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
+            return None
+        return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
+
+    def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
+        """The positions of elements of a node in its field."""
+        storage = self.storage(number)
+        return places if storage is None else storage.index[places]
+
+    def constant(self, number: int) -> Constant:
+        """The entry for a constant node of this stage's net."""
+        if number in self.parameters:
+            return self.parameters[number]
+        return Constant(self.inside, number, self.net.type_of(number))
+
+    def field_of(self, root: int) -> Field:
+        """The field from which a value is read."""
+        fields = [self.sources[root]] if root in self.sources else self.fields[root]
+        return next(field_ for field_ in fields if field_.is_readable)
+
+    def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
+        """The cheapest operand that reads elements of a field, `width` at a time (0: a vector)."""
+        return field_operand(self.constants, source, places, dtype, width or self.width)
+
+    def table(self, places: np.ndarray) -> int:
+        """The byte offset of a table of indices, which is added to the constants."""
+        return self.constants.add_array(places.astype(np.int64))
+
+    def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
+        """A field in which the elements of an operand are contiguous, and the index of the first of them.
+
+        They are copied to a new field if necessary. by_number: whether they are read one by one, not in
+        vectors that may extend past the last.
+        """
+        root, _ = view_chain(self.net, number)
+        places = self.stored_places(root, view_places(self.net, number).ravel())
+        start = int(places[0]) if len(places) else 0
+        if root in self.sources or root in self.fields:
+            source = self.field_of(root)
+            is_contiguous = np.array_equal(places, start + np.arange(len(places)))
+            if is_contiguous and (by_number or not source.is_outside):
+                return source, start
+        type_ = self.net.type_of(number)
+        copied = self.new_field(type_)
+        self.pending.append(CopyLoop(type_.size, self.operand(number, type_, -1), copied, 0))
+        return copied, 0
+
+
+def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
+    """The cheapest operand that reads elements of a field, block by block.
+
+    places: the index of each element in the field.
+    width: the number of elements of a block.
+    """
+    if np.all(places == places[0]):
+        return Uniform(source, int(places[0]), dtype)
+    starts = places[::width]
+    # A vector may extend past the end of a record, but not past that of an array of the call.
+    whole = not source.is_outside or starts.max() + width <= source.size
+    if whole and np.array_equal(places, places[0] + np.arange(len(places))):
+        return Load(source, int(places[0]), dtype)
+    element = np.arange(len(places)) % width
+    block = np.repeat(starts, width)[: len(places)]
+    if np.array_equal(places, block):
+        return Table(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
+    if whole and np.array_equal(places, block + element):
+        return Table(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
+    padded = np.concatenate([places, np.repeat(places[-1], -len(places) % width)])
+    return Table(source, constants.add_array(padded.astype(np.int64)), "element", dtype)

@@ -1,0 +1,95 @@
+"""The register tiles of a loop with products, and how many of each cover a number of rows."""
+
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
+from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES, LARGE_BYTES, Tile, computing, cover, tiles
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+
+ELEMENTARY_LENGTH = 16
+"""The number of instructions of a short elementary function."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the products of a loop are computed.
+
+    shapes: the register tiles, those of more rows first.
+    gates: the number of products per unit.
+    unit_bytes: the bytes of a unit's parameters, over all products.
+    vector_bytes: the bytes of a vector of accumulators.
+    grain: the number of unit blocks in a group; threads divide the work by whole groups.
+    keeps_sums: whether sums are stored to memory between the products and the epilogue. If the epilogue is
+        long, its code is emitted once instead of in each tile.
+    is_large: whether the parameters displace everything else from the near caches.
+    """
+
+    shapes: tuple[Tile, ...]
+    gates: int
+    unit_bytes: int
+    vector_bytes: int
+    grain: int
+    keeps_sums: bool
+    is_large: bool
+
+    @classmethod
+    def of(cls, net: Net, loop: UnitLoop, width: int, target: Target) -> "Tiling":
+        """The tiling of a loop with products."""
+        gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
+        vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
+        parts, unit_bytes = 1, 0
+        for product in loop.products:
+            for side in product.sides:
+                kind = arithmetic(side.weights, side.left.dtype, width, target)
+                parts = max(parts, kind.parts)
+                unit_bytes += len(product.ports) * kind.words(side.inner) * kind.word_bytes
+        keeps_sums = length(net, loop) > 2 * gates
+        is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
+        takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
+        divisor = gates_of_each(loop) if takes_turns else 1
+        shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts, divisor)
+        grain = grain_of(blocks, shapes[-1].units)
+        return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
+
+    def cover(self, rows: int) -> tuple[int, ...]:
+        """The number of tiles of each shape that together compute `rows` rows."""
+        return cover(self.shapes, rows, self.gates, self.vector_bytes)
+
+    def cost(self, rows: int) -> float:
+        """The cost of computing `rows` rows, without loads of parameters from far memory. The unit is one row
+        of the largest tile.
+        """
+        cycles = [computing(shape, self.gates) for shape in self.shapes]
+        total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
+        return total / cycles[0] * self.shapes[0].rows
+
+
+def length(net: Net, loop: UnitLoop) -> int:
+    """The approximate number of instructions of the epilogue per vector."""
+    operations = (net.nodes[number].operation for number, _ in loop.nodes)
+    return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
+
+
+def gates_of_each(loop: UnitLoop) -> int:
+    """The largest number of turns that divides the gates of each product evenly; 1 if some result of a
+    product is not read.
+    """
+    is_read = all(port >= 0 for product in loop.products for port in product.ports)
+    return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
+
+
+def grain_of(blocks: int, units: int) -> int:
+    """The number of unit blocks in a group that threads do not divide.
+
+    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved until
+    the groups divide the blocks evenly.
+    """
+    while 1 < units < blocks and blocks % (2 * units):
+        units //= 2
+    return units

@@ -1,0 +1,55 @@
+"""Machine code in memory, ready to be called. Its object code was generated in this process or another."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.compiler.targets.cpu.machine.image import Image, ObjectCode, libc
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.system import symbols
+
+
+@dataclass(frozen=True)
+class NativeFunction:
+    """A function of machine code.
+
+    address: its address.
+    call: runs it with one pointer as its argument, without the interpreter's lock.
+    code: the machine code, which stays loaded as long as this object lives.
+    """
+
+    address: int
+    call: Callable[[int], Any]
+    code: "MachineCode"
+
+
+class MachineCode:
+    """Loaded object code. It stays loaded as long as this object lives.
+
+    addresses: the address of each function, by name.
+    bytes: the size of the instructions.
+    """
+
+    def __init__(self, code: ObjectCode) -> None:
+        image = Image.of(code.data)
+        if image is None:
+            self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)
+        else:
+            self.owner, self.addresses = image.load(address)
+            self.bytes = image.instructions
+
+    def function(self, name: str, result: Any = None) -> "NativeFunction":
+        """A function that takes one pointer."""
+        start = self.addresses[name]
+        return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
+
+
+def address(name: str) -> int:
+    """The address of a function that machine code calls by name: one of `symbols`, or of the C library."""
+    known = symbols().get(name)
+    if known is not None:
+        return known
+    external = ctypes.cast(libc()[name], ctypes.c_void_p).value
+    assert external is not None
+    return external

@@ -1,0 +1,128 @@
+"""A loader of object code that does not need LLVM.
+
+    .ltext .rodata ...   ->   one executable mapping with all sections, one after the other
+    relocations          ->   addresses of eight bytes: in a section, or of an external function
+
+Loading the LLVM library would take longer than everything else before the first result of a process. LLVM
+generates code for x86-64 in the large code model, in which every address takes eight bytes, so this is the
+only kind of relocation to be handled. Object files of other kinds are loaded by LLVM.
+"""
+
+import ctypes
+import mmap
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from stepnet.compiler.targets.cpu.machine.elf import (
+    HEADER,
+    IDENT,
+    PROGBITS,
+    RELOCATABLE,
+    RUN,
+    X86_64,
+    ObjectFile,
+    Relocation,
+)
+from stepnet.compiler.targets.cpu.machine.memory import mapped
+
+ADDRESS = struct.Struct("<Q")
+ABSOLUTE = 1
+"""The type of the supported relocation (R_X86_64_64): an absolute address of eight bytes."""
+LINE = 64
+
+
+@dataclass(frozen=True)
+class ObjectCode:
+    """The object code of a module. It contains no address of this process, so any process can load it.
+
+    data: the bytes of the object file.
+    names: the functions that are called from outside.
+    """
+
+    data: bytes
+    names: tuple[str, ...]
+
+
+class Image(NamedTuple):
+    """An object file with the memory layout that it will have. Offsets are from the beginning of the image.
+
+    parts: the bytes of each section, with their offset.
+    size: the bytes of the image.
+    begins: the offset of each section, by number.
+    relocations: the addresses that are filled in when the image is loaded.
+    functions: the offset of each function, by name.
+    instructions: the number of bytes of the instructions.
+    """
+
+    parts: tuple[tuple[int, bytes], ...]
+    size: int
+    begins: dict[int, int]
+    relocations: tuple[Relocation, ...]
+    functions: dict[str, int]
+    instructions: int
+
+    @classmethod
+    def of(cls, data: bytes) -> "Image | None":
+        """The image of an object file; None if only LLVM can load it."""
+        if sys.platform != "linux" or len(data) < HEADER.size:
+            return None
+        ident, kind, machine, *_ = HEADER.unpack_from(data)
+        if (ident, kind, machine) != (IDENT, RELOCATABLE, X86_64):
+            return None
+        file = ObjectFile.of(data)
+        relocations = [relocation for part in file.parts for relocation in part.relocations]
+        # Our code has no other kinds of sections, such as zero-initialised or thread-local ones.
+        if any(p.kind != PROGBITS for p in file.parts) or any(r.kind != ABSOLUTE for r in relocations):
+            return None
+        begins, size = dict[int, int](), 0
+        for part in file.parts:
+            alignment = max(LINE, part.alignment)
+            begins[part.number] = -(-size // alignment) * alignment
+            size = begins[part.number] + len(part.data)
+        names = [symbol for symbol in file.symbols if symbol.name and symbol.section in begins]
+        return cls(
+            tuple((begins[part.number], part.data) for part in file.parts),
+            size,
+            begins,
+            tuple(
+                Relocation(begins[part.number] + offset, kind, symbol, addend)
+                for part in file.parts
+                for offset, kind, symbol, addend in part.relocations
+            ),
+            {symbol.name: begins[symbol.section] + symbol.offset for symbol in names},
+            sum(len(part.data) for part in file.parts if part.flags & RUN),
+        )
+
+    def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
+        """The executable memory, and the address of each function in it. The caller owns the memory.
+
+        address_of: the address of an external function, by its name.
+        """
+        memory = mapped(max(self.size, 1))
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for offset, part in self.parts:
+            memory[offset : offset + len(part)] = part
+        for offset, _, symbol, addend in self.relocations:
+            begin = self.begins.get(symbol.section)
+            address = address_of(symbol.name) if begin is None else base + begin + symbol.offset
+            ADDRESS.pack_into(memory, offset, (address + addend) % 2**64)
+        protect(base, self.size)
+        return memory, {name: base + offset for name, offset in self.functions.items()}
+
+
+@cache
+def libc() -> Any:
+    """The C library, with all other libraries that this process has loaded globally."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def protect(base: int, size: int) -> None:
+    """Makes pages executable and read-only; raises `OSError` if the system does not allow it."""
+    call = libc()["mprotect"]
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if call(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "the system does not allow generated code to be made executable")

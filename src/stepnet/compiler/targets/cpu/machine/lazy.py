@@ -1,0 +1,23 @@
+"""Lazy import of the modules that generate code.
+
+They import the LLVM library, which takes longer than loading all stored code of a model. So they are imported
+when code is generated. A fork of the process waits until the import has ended.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from stepnet.compiler.targets.fork_guard import run_without_fork
+
+
+def lazy_import(module: str) -> Any:
+    """A module that generates code, imported now.
+
+    module: its folder and name, such as "products.arithmetic".
+    """
+
+    def load() -> Any:
+        import_module("stepnet.compiler.targets.cpu.machine.room").load_llvm()
+        return import_module(f"stepnet.compiler.targets.cpu.{module}")
+
+    return run_without_fork(load)

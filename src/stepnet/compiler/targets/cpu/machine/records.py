@@ -1,0 +1,195 @@
+"""Records of fields: the storage of values while a kernel runs, with one record per row.
+
+A record holds all values of a stage for one row, as contiguous fields. Rows are one stride apart. Every field
+is padded to whole vectors: code loads and stores whole vectors everywhere, and only the copies from and to
+the user's arrays use exact sizes. The records, by name:
+
+    now, next    per lane: the memories before and after a step, exchanged at every step
+    lane         per lane: statics, and scratch values of a step
+    block        per step of a block of steps: inputs, values computed before the loop, outputs
+    sequence     per sequence: values computed before its first step, and after its last
+
+A field may lie outside the records: in an array of the call, whose rows are read and written in place. Its
+rows must be whole vectors. Two tables of the block have the row indices: `where` for rows that are read, and
+`put` for rows that are written. If only last steps are wanted, all other rows are written to a dummy row.
+
+    where 40, put 41     per step of a block of steps: the arrays with their pointers in these words of a call
+    caller               per sequence: the initial or final value of a memory, in the caller's order
+
+A row may have inner sequences. Their steps are called words, and have records as well:
+
+    each 42              per word: the array of an input, whose words lie end to end
+    words steps          per word of the current row: scratch values, along the axis of this name ("steps")
+    kept steps           per word of each lane: values that are read after other lanes have run
+    at steps             the same values in an inner recurrence: those of the current word of each row
+
+An inner recurrence has separate records, with a row per lane, sorted by the number of words, most first:
+
+    inner now, inner next    the memories before and after a word, exchanged at every word
+    inner lane               statics, and scratch values of its step
+"""
+
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+import numpy as np
+
+from stepnet.compiler.net.types import Type
+
+LINE = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """The place of a value in a record.
+
+    record: the name of the record.
+    offset: the offset of the first element, in bytes.
+    size: the number of elements.
+    is_fibered: whether it is stored fiber by fiber; it is then padded if the units do not fill whole vectors.
+    """
+
+    record: str
+    offset: int
+    size: int
+    dtype: str
+    is_fibered: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the elements, without padding."""
+        return self.size * self.itemsize
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether rows are not one stride apart: those of an array of the call, or of the words of lanes."""
+        return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether every row can be read after it was written."""
+        return not self.record.startswith("put ")
+
+    @property
+    def alignment(self) -> int:
+        """The alignment in bytes of the first element of a row, also for a part of another field."""
+        return self.itemsize if self.is_outside else gcd(self.offset, LINE)
+
+    @property
+    def a_step_later(self) -> "Field":
+        """The field from which the next step reads this value: a field in "next" is then in "now"."""
+        return replace(self, record="now") if self.record == "next" else self
+
+    def part(self, start: int, size: int) -> "Field":
+        """The field of `size` of the elements, from element `start` on."""
+        return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a value per sequence: an array of the call, or a field of the record "sequence".
+
+    word: the word with the array's pointer; -1 for none.
+    field: the field; None for none. If there is neither, the value is zeros.
+    bytes: the bytes of the value.
+    """
+
+    word: int
+    field: Field | None
+    bytes: int
+
+    @property
+    def is_zeros(self) -> bool:
+        """Whether the value is zeros."""
+        return self.word < 0 and self.field is None
+
+
+@dataclass(frozen=True)
+class Words:
+    """An array of the call with a value for each word of inner sequences.
+
+    axis: the axis of the inner sequences.
+    word: the word of the call with the array's pointer.
+    type: the type of the values.
+    padded: the number of elements of a row, padded to whole vectors.
+    """
+
+    axis: str
+    word: int
+    type: Type
+    padded: int
+
+    @property
+    def field(self) -> Field:
+        """The field of the values."""
+        return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of inner sequences.
+
+    word: the word of the call with the pointer of the offsets.
+    table: the table with the index, for each row, of its offset: `owner` if each sequence has an inner
+        sequence, `where` if each step has one.
+    """
+
+    name: str
+    word: int
+    table: str
+
+
+@dataclass(frozen=True)
+class Outside:
+    """An array of the call whose rows are read or written in place.
+
+    table: the table of row indices, `where` or `put`.
+    word: the word of the call with the array's pointer.
+    type: the type of the values.
+    """
+
+    table: str
+    word: int
+    type: Type
+
+    @property
+    def field(self) -> Field:
+        """The field of the values."""
+        return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
+
+
+@dataclass
+class Records:
+    """The records of a kernel, while fields are assigned.
+
+    width: the elements of a vector.
+    used: the bytes assigned so far in each record.
+    """
+
+    width: int
+    used: dict[str, int] = field(default_factory=dict[str, int])
+
+    def field(self, record: str, type_: Type) -> Field:
+        """A new field for a value."""
+        start = self.used.get(record, 0)
+        padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
+        self.used[record] = start + -(-padded // LINE) * LINE
+        return Field(record, start, type_.size, type_.dtype)
+
+    def fibered(self, record: str, type_: Type, count: int) -> Field:
+        """A new field for a value that is stored fiber by fiber, as `count` elements with padding."""
+        return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
+
+    def stride(self, record: str) -> int:
+        """The bytes from row to row: whole cache lines, but no multiple of 1024 bytes, which would map the
+        rows to few cache sets.
+        """
+        used = self.used.get(record, 0)
+        # Slack at the end: a vector that begins inside the last field may end beyond it.
+        stride = used + LINE * max(1, self.width * 8 // LINE)
+        return stride + LINE if stride % 1024 == 0 else stride

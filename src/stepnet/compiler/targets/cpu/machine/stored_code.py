@@ -1,0 +1,117 @@
+"""A disk cache of generated code: code compiled by one process is loaded by others, without the LLVM library.
+
+The key contains everything that determines the code: the kernel or the plan, the target, the versions of LLVM
+and the system, and the sources of the modules that generate it.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+
+from stepnet.compiler.disk import store
+from stepnet.compiler.disk.data import Form
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.sources import listing, sources
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.targets.cpu.machine.build import MachineCode
+from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.system import clock
+from stepnet.compiler.targets.cpu.machine.target import Target
+
+KERNEL = Form(ObjectCode)
+GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targets")
+"""The folders of the modules that determine the generated code."""
+
+
+@cache
+def generator() -> str:
+    """A digest of the code generator: its sources, the version of LLVM and the system.
+
+    Raises `NotUsableError` if the files cannot be listed or read.
+    """
+    folder = Path(llvmlite.__file__).with_name("binding")
+    with listing(folder), os.scandir(folder) as files:
+        library = sorted((each.name, each.stat().st_size) for each in files if "llvmlite." in each.name)
+    ticks = clock().number, clock().per_second
+    return digest(sources(*GENERATING), llvmlite.__version__, tuple(library), sys.platform, ticks)
+
+
+def read(kind: str, form: Form, key: tuple[Any, ...]) -> Any:
+    """The stored value of a kind with a key; None if there is none."""
+    name = name_of(kind, key)
+    data = None if name is None else store.get(kind, name)
+    return None if data is None else form.unpacked(data)
+
+
+def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
+    """Stores a value of a kind under a key."""
+    if (name := name_of(kind, key)) is not None:
+        store.put(kind, name, form.packed(value))
+
+
+def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
+    """The name under which a value is stored; None if the cache is not used."""
+    if not store.is_used():
+        return None
+    try:
+        return digest(generator(), kind, *key)
+    except NotUsableError:
+        return None
+
+
+Kernel = tuple[Any, ...]
+"""The key of a kernel that is independent of plans: its folder and name, such as "products.pack", the target,
+and options. The module of this kernel is written by the function `write_pack` of `products.pack_code`.
+"""
+LOADED: dict[Kernel, MachineCode] = {}
+"""The kernels that are loaded, ready to be called."""
+
+
+def machine_code(*kernel: Any) -> MachineCode:
+    """The machine code of a kernel: loaded before, read from disk, or compiled now."""
+    if not is_loaded(kernel):
+        compile_with_kernels([], [kernel], kernel[1])
+    return LOADED[kernel]
+
+
+def is_loaded(kernel: Kernel) -> bool:
+    """Whether a kernel is loaded. It is loaded from disk if it is stored there."""
+    if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
+        LOADED[kernel] = MachineCode(code)
+    return kernel in LOADED
+
+
+def compile_with_kernels(
+    modules: Iterable[Any], kernels: Iterable[Kernel], target: Target
+) -> list[ObjectCode]:
+    """The object code of modules for a target. Kernels that are not loaded yet are compiled too, and loaded.
+
+    Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
+    be generators, which are advanced only when LLVM can take another module.
+    """
+    missing = list[Kernel]()
+
+    def to_compile() -> Iterator[Any]:
+        for kernel in kernels:
+            if not is_loaded(kernel):
+                missing.append(kernel)
+                yield kernel_module(kernel)
+        yield from modules
+
+    codes: list[ObjectCode] = lazy_import("machine.object_code").object_codes(to_compile(), target)
+    for kernel, code in zip(missing, codes, strict=False):
+        keep("kernel", KERNEL, kernel, code)
+        LOADED[kernel] = MachineCode(code)
+    return codes[len(missing) :]
+
+
+def kernel_module(kernel: Kernel) -> Any:
+    """The LLVM module of a kernel."""
+    name, *options = kernel
+    return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

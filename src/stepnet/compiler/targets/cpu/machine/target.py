@@ -1,0 +1,202 @@
+"""The instruction sets that code is generated for.
+
+A `Target` describes an instruction set to the rest of the engine: the vector width, the number of registers,
+and LLVM's names for the processor and its features. `host_target()` is the one that code is generated for:
+the widest that this processor supports, or the one that the environment variable STEPNET_CPU names.
+`available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an AVX-512 machine.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+
+import llvmlite
+import numpy as np
+
+from stepnet.compiler.disk import store
+from stepnet.compiler.disk.data import Form
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.targets.fork_guard import run_in_thread
+from stepnet.compiler.values.arguments import shown
+from stepnet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Target:
+    """An instruction set.
+
+    name: avx512, avx2 or generic.
+    cpu, features: the processor and its features by LLVM's names; cpu is "" outside the x86-64 family.
+    vector_bytes: the bytes of a vector.
+    registers: the number of vector registers.
+    """
+
+    name: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    registers: int
+
+    @property
+    def has_fused(self) -> bool:
+        """Whether a * b + c is one instruction (a fused multiply-add)."""
+        return self.name != "generic" or not self.cpu
+
+    @property
+    def has_half(self) -> bool:
+        """Whether it has conversion instructions for float16. Without them LLVM would call a library."""
+        return self.name != "generic"
+
+    @property
+    def is_x86(self) -> bool:
+        """Whether it is of the x86-64 family, whose instructions LLVM offers as intrinsic functions."""
+        return bool(self.cpu)
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether one instruction multiplies pairs of bfloat16 and adds the products."""
+        return self.has("avx512bf16")
+
+    @property
+    def multiplies_int8(self) -> bool:
+        """Whether one instruction multiplies four uint8 by four int8 and adds the products."""
+        return self.has("avx512vnni")
+
+    def has(self, feature: str) -> bool:
+        """Whether the features include one, by LLVM's name."""
+        return f"+{feature}" in self.features.split(",")
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
+
+
+TARGETS = Form(Target)
+AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
+FEATURES = {
+    "avx512": (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+    "avx2": AVX2,
+    "generic": (),
+}
+"""The features, by LLVM's names, that a processor of x86-64 needs for a target, by the target's name."""
+NAMED = {
+    "x86-64-v4": Target("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
+    "x86-64-v3": Target("avx2", "x86-64-v3", "", 32, 16),
+    "aarch64": Target("generic", "", "", 16, 16),
+}
+"""The targets that users may name. Besides these there are `native`, the widest that this processor supports,
+and `generic`, the one that all processors of its family support.
+"""
+VARIABLE = "STEPNET_CPU"
+
+
+@cache
+def host_target() -> Target:
+    """The target that code is generated for: the widest one available."""
+    return available_targets()[0]
+
+
+@cache
+def available_targets() -> tuple[Target, ...]:
+    """The targets that this processor supports, widest first; none wider than the one that STEPNET_CPU names.
+    The variable is read once per process.
+
+    Raises `InputError` if STEPNET_CPU names no target of this processor.
+    """
+    return up_to(asked(), supported_targets())
+
+
+def asked() -> str:
+    """The value of STEPNET_CPU; "" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+def up_to(name: str, supported: tuple[Target, ...]) -> tuple[Target, ...]:
+    """The named target and the narrower ones that a processor supports; all that it supports for "".
+
+    Raises `InputError` for another name, and for a target that the processor does not support.
+    """
+    kinds = {(target.name, target.is_x86) for target in supported}
+    named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}
+    choices = {"native": supported[0], **named, "generic": supported[-1]}
+    if name and name not in choices:
+        why = "which this processor cannot run" if name in NAMED else "which is no name of a processor"
+        raise InputError(
+            f"the environment variable {VARIABLE} is {shown(name)}, {why}: set it to one of "
+            f"{', '.join(choices)}, or unset it"
+        )
+    first = choices[name or "native"]
+    return first, *(target for target in supported if target.vector_bytes < first.vector_bytes)
+
+
+def target_texts() -> tuple[str, ...]:
+    """The available targets as text. The first one says so if STEPNET_CPU chose it."""
+    first, *others = map(str, available_targets())
+    return f"{first}: {VARIABLE} is {asked()}" if asked() else first, *others
+
+
+@cache
+def supported_targets() -> tuple[Target, ...]:
+    """The targets that this processor supports, widest first. They are read from disk if possible, which
+    avoids loading LLVM.
+    """
+    if not store.is_used() or (identity := processor()) is None:
+        return run_in_thread(targets)
+    key = digest(identity, llvmlite.__version__)
+    data = store.get("targets", key)
+    if data is not None:
+        return TARGETS.unpacked(data)
+    available = run_in_thread(targets)
+    store.put("targets", key, TARGETS.packed(available))
+    return available
+
+
+def processor() -> str | None:
+    """A text that identifies the processor until the next boot; None if the system does not describe it.
+
+    The text includes the features that NumPy has read from the processor itself: an emulator such as Valgrind
+    presents another processor to the process than the system describes.
+    """
+    features = getattr(np._core._multiarray_umath, "__cpu_features__", None)  # pyright: ignore
+    if features is None:
+        return None
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            booted = file.read()
+        with open("/proc/cpuinfo") as file:
+            lines = list(takewhile(str.strip, file))  # of the first processor
+    except OSError:
+        return None
+    description = "".join(line for line in lines if "MHz" not in line)
+    return booted + description + " ".join(sorted(name for name, has in features.items() if has))
+
+
+def host_name() -> str:
+    """LLVM's name of this processor."""
+    from stepnet.compiler.targets.cpu.machine.room import load_llvm
+
+    load_llvm()
+    import llvmlite.binding as llvm
+
+    return llvm.get_host_cpu_name()
+
+
+def targets() -> tuple[Target, ...]:
+    """The targets that LLVM reports for this processor, widest first."""
+    # Imported here: a process that loads its code from disk does not need LLVM.
+    from stepnet.compiler.targets.cpu.machine.room import load_llvm
+
+    load_llvm()
+    import llvmlite.binding as llvm
+
+    features = dict(llvm.get_host_cpu_features())
+    usable: list[Target] = []
+    if all(features.get(name) for name in FEATURES["avx512"]):
+        # Without this flag LLVM prefers vectors of 256 bits on these processors.
+        flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+        usable.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
+    if all(features.get(name) for name in FEATURES["avx2"]):
+        usable.append(Target("avx2", "haswell", "", 32, 16))
+    generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
+    usable.append(Target("generic", generic, "", 16, 16))
+    return tuple(usable)

@@ -1,0 +1,230 @@
+"""The arithmetic of the microkernel: a table with a row for each encoding of weights and instruction set.
+
+    packed word       terms of k    left side, per word    multiplied by                   accumulators
+    float, integer    1             1 number               multiply-add                    the same dtype
+    2 x bfloat16      2             2 x bfloat16           vdpbf16ps                       float32
+                                    2 x float32            two multiply-adds
+    4 x int8          4             4 x uint8, shifted     vpdpbusd                        int32
+                                    4 x int16              two of pmaddwd, and additions
+                                    4 x int32              four multiply-adds
+
+A word has 32 bits in both encodings, and a left side has as many words as there are packed rows. So tiles and
+loops are the same for all rows of the table. Each row adds the terms in a fixed order, whatever the tile.
+
+vdpbf16ps adds the second product of a pair before the first and rounds after each addition. The row of two
+multiply-adds does the same, so both give the same bits, except for subnormal numbers, which vdpbf16ps flushes
+to zero. Sums of int8 are exact in every row.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.constants import HEADS
+from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
+from stepnet.compiler.targets.cpu.writing.stored import like, rounded_bfloat16, single_of, widened_bfloat16
+
+F32 = ir.FloatType()
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """One row of the table.
+
+    terms: the number of values of k in a packed word.
+    word, sums: the element types of packed vectors and of accumulators.
+    stored: the type of an element of the left side in memory.
+    order: for each position of a word of the left side, which of its elements is stored there.
+    number: the type that is broadcast to a vector, `parts` times per word.
+    unpacked: a function that splits a vector of words into a vector for each part.
+    multiply_add: a function that adds the product of a broadcast part and such a vector to an accumulator.
+    shift: added to the integers of the left side to make them unsigned.
+    """
+
+    terms: int
+    word: ir.Type
+    sums: ir.Type
+    stored: ir.Type
+    order: tuple[int, ...]
+    number: ir.Type
+    parts: int
+    unpacked: Callable[[Code, ir.Value], list[ir.Value]]
+    multiply_add: Callable[[Code, ir.Value, ir.Value, ir.Value], ir.Value]
+    shift: int = 0
+
+    def words(self, terms: int) -> int:
+        """The number of words for `terms` values of k."""
+        return -(-terms // self.terms)
+
+    def left_size(self, terms: int, width: int) -> int:
+        """The bytes of a left side with `terms` elements, which is stored in whole vectors."""
+        whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
+        return whole * bytes_of(self.stored)
+
+    @property
+    def heads(self) -> int:
+        """The number of vectors before the words of a gate: initial sums and scales for int8, else 0."""
+        return HEADS if self.terms == 4 else 0
+
+    @property
+    def word_bytes(self) -> int:
+        """The bytes of a packed word."""
+        return bytes_of(self.word)
+
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of a word of the left side."""
+        return self.parts * bytes_of(self.number)
+
+
+def bytes_of(type_: ir.Type) -> int:
+    """The bytes of a value of a scalar type."""
+    return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
+
+
+def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> Arithmetic:
+    """The row of the table for an encoding of weights and vectors of `width` words.
+
+    weights: the encoding; None for plain values of `dtype`.
+    """
+    if weights is None:
+        return plain(dtype)
+    bits = 32 * width
+    if weights == "bfloat16":
+        return PAIRS if target.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
+    if target.multiplies_int8 and bits in MULTIPLY_ADD:
+        return QUADS
+    return SPLIT_QUADS if target.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
+
+
+# ---- plain values ------------------------------------------------------------------------------------------
+
+
+def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The words, unchanged, as the only part."""
+    return [words]
+
+
+def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """a * b + c for floats or integers."""
+    return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)
+
+
+def plain(dtype: str) -> Arithmetic:
+    """The row of the table for plain values of a dtype."""
+    number = register_type(dtype, 1)
+    return Arithmetic(1, number, number, number, (0,), number, 1, one_part, multiply_add)
+
+
+# ---- bfloat16 ----------------------------------------------------------------------------------------------
+
+
+def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """c plus the two products of each pair of bfloat16."""
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width_of(c)}"
+    return code.function_call(name, c.type, [c, a, b])
+
+
+def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The second elements of all pairs, then the first elements, as two vectors of float32."""
+    upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
+    lower = code.shl(words, code.splat(words.type, 16))
+    return [single_of(code, upper), single_of(code, lower)]
+
+
+# ---- int8 --------------------------------------------------------------------------------------------------
+
+MULTIPLY_ADD = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
+"""The instruction that multiplies int16 and adds pairs of products, by the bits of a vector."""
+
+
+def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """c plus the four products of each word: uint8 (a) by int8 (b)."""
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * width_of(c)}"
+    return code.function_call(name, c.type, [c, a, b])
+
+
+def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The first and third elements of each word, then the second and fourth, as two vectors of int16."""
+    halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
+    eight = code.splat(halves.type, 8)
+    return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]
+
+
+def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """c plus the two products of each pair of int16."""
+    name = MULTIPLY_ADD[32 * width_of(c)]
+    return code.add(c, code.function_call(name, c.type, [code.bitcast(a, b.type), b]))
+
+
+def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The four elements of each word, as four vectors of int32."""
+    last = code.splat(words.type, 24)
+    shifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
+    return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
+
+
+PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, one_part, multiply_pairs)
+WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
+QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, one_part, multiply_quads, 128)
+SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
+WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
+
+
+# ---- packing of rows ---------------------------------------------------------------------------------------
+
+
+def pack_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
+    """The words of bfloat16 that hold two rows; with one term per word, the row itself.
+
+    values: the elements of `terms` rows.
+    is_left: whether the words are those of a left side. Rows of int8 are not packed by this function.
+    """
+    if row.terms == 1:
+        return values[0]
+    low, high = (rounded_bfloat16(code, value) for value in values)
+    if is_left and row.stored == F32:
+        return alternating(code, widened_bfloat16(code, high), widened_bfloat16(code, low))
+    low, high = (code.zext(half, like(half, I32)) for half in (low, high))
+    return code.or_(low, code.shl(high, code.splat(high.type, 16)))
+
+
+def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
+    """The elements of two vectors interleaved."""
+    width = width_of(first)
+    if width == 1:
+        first, second = (code.bitcast(value, ir.VectorType(F32, 1)) for value in (first, second))
+    places = [place + side * width for place in range(width) for side in range(2)]
+    return code.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
+
+
+NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}
+"""The instruction that rounds float32 to bfloat16, by the bits of a vector. It flushes subnormals to zero."""
+
+
+# ---- left sides --------------------------------------------------------------------------------------------
+
+
+def left_layout(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
+    """A vector of a left side in the form in which it is stored in memory.
+
+    values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
+    """
+    if row is PAIRS:
+        name = NARROW.get(32 * width_of(values))
+        half = ir.VectorType(I16, width_of(values))
+        values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
+    elif row.stored == F32:
+        values = widened_bfloat16(code, rounded_bfloat16(code, values))
+    elif row.stored != I32:
+        values = code.trunc(values, ir.VectorType(row.stored, width_of(values)))
+    if row.order == tuple(range(row.terms)):
+        return values
+    places = [first + place for first in range(0, width_of(values), row.terms) for place in row.order]
+    return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(places)), places))

@@ -1,0 +1,278 @@
+"""The constants of a kernel: parameters in the layout that machine code reads, in one buffer.
+
+The layout is fixed at compile time. The values are filled in when parameters are bound. A parameter of a
+product is packed as [unit block][k][gate][element], so that the microkernel reads it sequentially.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from stepnet.compiler.net.encodings import whole_numbers
+from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
+from stepnet.compiler.targets.packed import parameters_of
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant node.
+
+    inside: whether it is a node of the step's net, not of the outer net.
+    number, type: its number in that net, and its type.
+    """
+
+    inside: bool
+    number: int
+    type: Type
+
+
+Values = dict[tuple[bool, int], Array]
+"""The value of each constant node, by whether it is inside and by its number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Elements of one constant, padded to whole vectors of `width` elements.
+
+    places: the flat indices of the elements; None for all.
+    """
+
+    constant: Constant
+    places: Array | None
+    width: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The key by which equal entries are shared."""
+        return self.constant, None if self.places is None else self.places.tobytes(), self.width
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        type_ = self.constant.type
+        count = type_.size if self.places is None else len(self.places)
+        return -(-count // self.width) * self.width * type_.itemsize
+
+    @property
+    def sources(self) -> tuple[Constant, ...]:
+        """The nodes whose values it contains."""
+        return (self.constant,)
+
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Writes the elements to memory, from the values of the sources."""
+        self.filler(memory, target)(values)
+
+    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
+        """A function that writes the elements to memory, from the values of the sources."""
+        type_, places = self.constant.type, self.places
+        count = type_.size if places is None else len(places)
+        numbers = memory[: count * type_.itemsize].view(type_.dtype)
+        in_order = places is None or np.array_equal(places, np.arange(type_.size))
+
+        def put_all(values: Sequence[Array]) -> None:
+            numbers[...] = values[0].reshape(-1)
+
+        def put_some(values: Sequence[Array]) -> None:
+            numbers[...] = values[0].reshape(-1)[places]
+
+        return put_all if in_order else put_some
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Parameters [k, n] of one shape, packed for the microkernel and padded with zeros:
+
+    [unit block][k][gate][element], or in bfloat16 [unit block][k / 2][gate][2 x bfloat16]
+
+    sources: the parameters, one per gate.
+    width: the elements of a unit block.
+    weights: "bfloat16", or None for plain elements.
+    """
+
+    sources: tuple[Constant, ...]
+    width: int
+    weights: str | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The key by which equal entries are shared."""
+        return self.sources, "packed", self.width, self.weights
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        type_ = self.sources[0].type
+        inner, size = type_.shape
+        words = words_of(inner, self.weights)
+        return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
+
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Writes the packed elements to memory, which must be zeros, from the values of the parameters."""
+        for packing, value in zip(self.packings(memory, values, target), values, strict=True):
+            packing(pointer(value))
+
+    def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
+        """The packings into memory, for parameters of the shapes and strides of `like`."""
+        gates = len(like)
+        return [
+            Packing(value, gate, gates, self.width, memory, target, self.weights)
+            for gate, value in enumerate(like)
+        ]
+
+
+HEADS = 2
+"""The number of vectors before the words of int8: the initial sums, which correct for the shift of left
+sides, and the scales."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Float32 parameters [k, n] of one shape, encoded in int8, packed for the microkernel, padded with zeros:
+
+    [unit block][initial sums; scales; k / 4 words][gate][4 x int8]
+
+    sources: the parameters, one per gate.
+    width: the elements of a unit block.
+    """
+
+    sources: tuple[Constant, ...]
+    width: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The key by which equal entries are shared."""
+        return self.sources, "int8", self.width
+
+    @property
+    def blocks(self) -> int:
+        """The number of unit blocks."""
+        return -(-self.sources[0].type.shape[1] // self.width)
+
+    @property
+    def lines(self) -> int:
+        """The number of vectors of a gate in each unit block: initial sums, scales and words."""
+        return HEADS + words_of(self.sources[0].type.shape[0], "int8")
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        return 4 * self.blocks * self.lines * len(self.sources) * self.width
+
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Writes the words to memory, which must be zeros, from the values of the parameters."""
+        shift: int = (
+            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+        )
+        shape = self.blocks, self.lines, len(self.sources), self.width
+        packed = memory[: self.bytes].view(np.uint32).reshape(shape)
+        for gate, value in enumerate(values):
+            with np.errstate(all="ignore"):  # parameters may have NaN and infinity
+                lines = scaled_lines(value, shift)
+            padded = np.zeros((self.lines, self.blocks * self.width), np.uint32)
+            padded[:, : lines.shape[1]] = lines
+            packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
+
+    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
+        """A function that writes the words to memory, from the values of the parameters."""
+        return partial(self.fill, memory, target=target)
+
+
+def scaled_lines(value: Array, shift: int) -> Array:
+    """The lines of a gate for a whole parameter [k, n], as 32-bit words [lines, n].
+
+    shift: the number that is added to the integers of left sides; the initial sums correct for it.
+    """
+    integers, scales = whole_numbers(value, 0)
+    initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)
+    heads = initial.astype(np.int32).view(np.uint32), scales.view(np.uint32)
+    return np.concatenate([*heads, quads_of(integers.astype(np.int8).view(np.uint8))])
+
+
+def quads_of(numbers: Array) -> Array:
+    """Bytes [k, n] packed into 32-bit words [k / 4, n], padded with zeros."""
+    size, columns = numbers.shape
+    padded = np.zeros((-(-size // 4) * 4, columns), numbers.dtype)
+    padded[:size] = numbers
+    quads = padded.reshape(-1, 4, columns).swapaxes(1, 2)
+    return np.ascontiguousarray(quads).view(np.uint32)[..., 0]
+
+
+Entry = Places | Packed | Scaled
+
+
+@dataclass
+class Constants:
+    """The layout of a kernel's constants, as entries are added.
+
+    entries: each entry with its offset in bytes.
+    known: the offset of each entry by its key, so that equal entries are shared.
+    size: the bytes of all entries so far.
+    """
+
+    entries: list[tuple[int, Entry | Array]] = field(default_factory=list[tuple[int, Entry | Array]])
+    known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    size: int = 0
+
+    @property
+    def held(self) -> int:
+        """The bytes of the arrays that describe the entries."""
+        arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    def add(self, entry: Entry) -> int:
+        """Adds an entry, unless there is an equal one; returns its offset in bytes."""
+        return self._place(entry.key, entry, entry.bytes)
+
+    def add_array(self, array: Array) -> int:
+        """Adds an array that does not depend on parameters; returns its offset in bytes."""
+        return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
+
+    def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
+        if key not in self.known:
+            self.known[key] = self.size
+            self.entries.append((self.size, entry))
+            # A cache line of slack: the last vector of a table may be loaded whole.
+            self.size += -(-size // LINE) * LINE + LINE
+        return self.known[key]
+
+    def filled(self, values: Values, target: Target) -> Array:
+        """New memory with all entries, from the values of the constants."""
+        memory = POOL.take(self.size)
+        for offset, entry in self.entries:
+            if isinstance(entry, np.ndarray):
+                copy_bytes(memory[offset:], entry)
+            else:
+                sources = [values[source.inside, source.number] for source in entry.sources]
+                entry.fill(memory[offset:], sources, target)
+        return memory
+
+
+def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
+    """The value of every constant node of the outer net and of the step's net, from the parameters."""
+    net, body = plan.net, plan.body
+    outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
+    values: Values = {(False, number): value for number, value in outer.items()}
+    for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
+        if body.type_of(inner).extent == CONST:
+            values[True, inner] = values[False, outer]
+    for number, node in enumerate(body.nodes):
+        if node.operation == "constant":
+            values[True, number] = node.attributes["value"].value
+    return values
+
+
+def copy_bytes(memory: Array, array: Array) -> None:
+    """Copies the elements of an array, in C order, to the beginning of memory."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    memory[: data.size] = data

@@ -1,0 +1,234 @@
+"""The contract kernel: the sum over all rows of the outer products of two vectors, as a product of matrices.
+
+    left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]
+
+    rows 0..255     pack left    [column group][row][8 columns]
+                    pack right   [unit block][row][element]
+                    tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
+    rows 256..511   the same
+
+Rows are read in place, by their indices. Each element of the result is summed in order over each block of
+rows, and the sums of blocks are added in order: it depends only on the rows and their order. Threads divide
+the elements of the result, so each tile belongs to one thread.
+
+With sides in bfloat16 a packed word holds the elements of two rows, so there are half as many words as rows.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from stepnet.compiler.net.totals import BLOCK
+from stepnet.compiler.net.totals import contract as contract_in_numpy
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.tiles import Tile, tiles
+from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.threads import threads
+
+Array = np.ndarray
+ARRAYS = ("left", "left_stride", "right", "right_stride", "total")
+WORDS = (
+    *ARRAYS,
+    "first_row",
+    "last_row",
+    "places",
+    "left_columns",
+    "right_columns",
+    "first_group",
+    "last_group",
+    "first_unit",
+    "last_unit",
+    "total_stride",
+    "packed_left",
+    "packed_right",
+)
+"""The 64-bit words that describe the work of one thread. Those that change from call to call come first.
+
+The columns of the left side are divided into groups, the columns of the right side into units of one vector.
+A thread computes a range of groups by a range of units.
+"""
+WORD = {name: place for place, name in enumerate(WORDS)}
+DTYPES = ("float32", "float64")
+AT_ONCE = 2**31
+"""The number of multiply-adds, some hundredths of a second, after which the code returns to Python, so that
+signals are handled."""
+SHARED = 2**22
+"""Threads divide a contract only if it has at least this number of multiply-adds: some 20 microseconds of
+work."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of packed blocks for a target and a dtype.
+
+    Groups and units are padded by a cache line: otherwise the same row of each would map to the same cache
+    set.
+    """
+
+    target: Target
+    dtype: str
+    weights: str | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element of a side. A packed element takes no more."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def width(self) -> int:
+        """The elements of a vector, which are the columns of a unit."""
+        return self.target.vector_bytes // self.itemsize
+
+    @property
+    def tile(self) -> Tile:
+        """The register tile for most of the work. Its rows are the columns of a group."""
+        return tiles(self.target, 1, 3)[0]
+
+    @property
+    def group(self) -> int:
+        """The columns of a group: columns of the left side that are packed together."""
+        return self.tile.rows
+
+    @property
+    def group_bytes(self) -> int:
+        """The bytes from one packed group to the next."""
+        return BLOCK * self.group * self.itemsize + LINE
+
+    @property
+    def unit_bytes(self) -> int:
+        """The bytes from one packed unit to the next."""
+        return BLOCK * self.width * self.itemsize + LINE
+
+
+@cache
+def kernel(target: Target, dtype: str, weights: str | None) -> NativeFunction:
+    """The machine code for a dtype and an encoding of the sides. It serves all shapes."""
+    return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
+
+
+# ---- calling it --------------------------------------------------------------------------------------------
+
+
+def contract(
+    left: Array, right: Array, places: Array | None, target: Target, *, weights: str | None = None
+) -> Array:
+    """The sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
+
+    places: the indices of the rows, in the order in which they are added; None for all rows.
+    weights: "bfloat16" to round sides of float32 to bfloat16; None for no rounding.
+    """
+    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    sizes = left.shape[-1], right.shape[-1]
+    if places is not None and (left.ndim > 2 or not same):
+        left, right, places = left[places], right[places], None
+    if not same or not all(sizes):
+        return contract_in_numpy(left, right, weights=weights)
+    left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
+    if places is None:
+        places = np.arange(len(left))
+    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target, weights)
+    total = prepared(left, right)
+    prepared.release()
+    return total
+
+
+def can_be_kept(left: Array, right: Array) -> bool:
+    """Whether a `Contract` can be prepared for such sides: C-contiguous matrices of one dtype."""
+    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
+    return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
+
+
+class Contract:
+    """A prepared contract for sides of fixed shapes and dtype, with its memory and the words of each thread.
+
+    left, right: the numbers of columns of the sides.
+    places: the indices of the rows to be summed, in order.
+    weights: the encoding of both sides; None for none.
+    """
+
+    def __init__(
+        self, left: int, right: int, dtype: str, places: Array, target: Target, weights: str | None = None
+    ) -> None:
+        self.columns, self.dtype = (left, right), dtype
+        self.places = np.ascontiguousarray(places, np.int64)
+        self.sizes = Sizes(target, dtype, weights)
+        groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
+        padded = groups * self.sizes.group, units * self.sizes.width
+        self.total_columns = padded[1]
+        self.padded = None if padded == self.columns else np.zeros(padded, dtype)
+        count = threads() if len(places) * left * right >= SHARED else 1
+        self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
+        self.packed_memory: list[Array] = []
+        self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
+        self.work = Work(kernel(target, dtype, weights), self.words)
+
+    def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
+        """The words of a thread that computes a range of groups and of units; it allocates packed memory."""
+        sizes = self.sizes
+        packed = [
+            POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
+            POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
+        ]
+        self.packed_memory += packed
+        words = np.zeros(len(WORDS), np.int64)
+        values = {
+            "places": pointer(self.places),
+            "left_columns": self.columns[0],
+            "right_columns": self.columns[1],
+            "first_group": groups[0],
+            "last_group": groups[1],
+            "first_unit": units[0],
+            "last_unit": units[1],
+            "total_stride": self.total_columns * self.sizes.itemsize,
+            "packed_left": pointer(packed[0]),
+            "packed_right": pointer(packed[1]),
+        }
+        for name, value in values.items():
+            words[WORD[name]] = value
+        return words
+
+    def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
+        """The contract of these sides, [m, n]. It is written to `out`, a C-contiguous array, if given."""
+        result = np.empty(self.columns, self.dtype) if out is None else out
+        total = result if self.padded is None else self.padded
+        total[...] = 0
+        arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
+        self.words[:, : len(ARRAYS)] = arrays
+        for first in range(0, len(self.places), self.rows_at_once):
+            last = min(len(self.places), first + self.rows_at_once)
+            self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
+            self.work()
+        if total is not result:
+            result[...] = total[: self.columns[0], : self.columns[1]]
+        return result
+
+    def release(self) -> None:
+        """Frees the memory. The contract may not be called afterwards."""
+        POOL.give_back(*self.packed_memory)
+        self.packed_memory = []
+
+
+def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The range of groups and of units of each of at most `count` threads.
+
+    Threads divide the groups or the units, whichever are more.
+
+    >>> parts(2, 7, 2)
+    [((0, 2), (0, 6)), ((0, 2), (6, 7))]
+    """
+    if groups > units:
+        return [((first, last), (0, units)) for first, last in ranges(groups, count, 1)]
+    return [((0, groups), unit_range) for unit_range in ranges(units, count, 3)]
+
+
+def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
+    """0..size in at most `count` ranges, all but the last of a length that is a multiple of `multiple`."""
+    length = -(-size // (count * multiple)) * multiple
+    return [(first, min(size, first + length)) for first in range(0, size, length)]

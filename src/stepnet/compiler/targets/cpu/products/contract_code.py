@@ -1,0 +1,172 @@
+"""The code of the contract kernel; see `contract`."""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.compiler.net.totals import BLOCK
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
+from stepnet.compiler.targets.cpu.products.contract import WORD, Sizes
+from stepnet.compiler.targets.cpu.products.tile import UNROLLED, Left, accumulate
+from stepnet.compiler.targets.cpu.products.tiles import Tile
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
+
+
+def write_contract(target: Target, dtype: str, weights: str | None) -> ir.Module:
+    """The module with the function `contract`, for sides of a dtype and their encoding."""
+    module = ir.Module("contract")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
+    code = Code(function.append_basic_block("entry"), target)
+    ContractCode(code, Sizes(target, dtype, weights), function.args[0]).write()
+    return module
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a side is packed.
+
+    name: "left" or "right".
+    part: the name of a part: "group" or "unit".
+    columns: the columns of a part.
+    word_bytes: the bytes of one word of all columns of a part.
+    part_bytes: the bytes from one part to the next.
+    """
+
+    name: str
+    part: str
+    columns: int
+    word_bytes: int
+    part_bytes: int
+
+
+class ContractCode:
+    """The code of one thread's share of a contract."""
+
+    def __init__(self, code: Code, sizes: Sizes, words: ir.Value) -> None:
+        self.code, self.sizes, self.words = code, sizes, words
+        self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
+
+    def word(self, name: str) -> ir.Value:
+        """A word of the thread, as an integer."""
+        return self.code.read(I64, self.code.at(self.words, 8 * WORD[name]), 8)
+
+    def pointer(self, name: str) -> ir.Value:
+        """A word of the thread, as a pointer."""
+        return self.code.inttoptr(self.word(name), POINTER)
+
+    def write(self) -> None:
+        """Writes the function: for each block of rows, both sides are packed and multiplied."""
+        code, sizes, kind = self.code, self.sizes, self.kind
+        left = Packed("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
+        right = Packed("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
+        last = self.word("last_row")
+        with code.loop(self.word("first_row"), last, BLOCK) as first:
+            count = code.smaller(code.sub(last, first), code.number(BLOCK))
+            words = self.quotient(count, kind.terms)
+            whole = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
+            for side in (left, right):
+                self.pack(side, first, count, words, whole)
+            self.multiply(whole)
+        code.ret(code.number(0))
+
+    def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
+        """An integer divided by another, rounded up."""
+        return self.code.sdiv(self.code.add(value, self.code.number(divisor - 1)), self.code.number(divisor))
+
+    # ---- packing
+
+    def pack(
+        self, side: "Packed", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
+    ) -> None:
+        """Packs `count` rows of a side into `words` words, and fills the words up to `whole` with zeros."""
+        code, itemsize = self.code, self.sizes.itemsize
+        target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
+        begin, end = self.word(f"first_{side.part}"), self.word(f"last_{side.part}")
+        width = code.number(side.columns)
+        columns = code.sub(self.word(f"{side.name}_columns"), code.mul(begin, width))
+        full = code.smaller(code.sdiv(columns, width), code.sub(end, begin))
+        rest = code.smaller(columns, code.mul(code.sub(end, begin), width))
+        source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
+
+        def packed(place: ir.Value, word: ir.Value) -> ir.Value:
+            part = code.at(target, code.mul(place, code.number(side.part_bytes)))
+            return code.at(part, code.mul(word, code.number(side.word_bytes)))
+
+        with code.loop(code.number(0), words) as word:
+            rows = self.rows(source, self.word(f"{side.name}_stride"), first, count, word)
+            with code.loop(code.number(0), full) as number:
+                column = code.mul(number, width)
+                code.write(self.encoded(side, rows, column, side.columns), packed(number, word), itemsize)
+            with code.loop(code.mul(full, width), rest) as column:
+                bytes_ = code.number(side.word_bytes // side.columns)
+                within = code.mul(code.srem(column, width), bytes_)
+                code.write(self.encoded(side, rows, column, 1), code.at(packed(full, word), within), itemsize)
+        with code.loop(words, whole) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
+            code.zero_bytes(packed(number, word), side.word_bytes)
+
+    def rows(
+        self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """For each row of a word its pointer, and whether the row exists; if not, the pointer is to the last
+        row of the block.
+        """
+        code, places = self.code, self.pointer("places")
+        begin = code.mul(word, code.number(self.kind.terms))
+        rows: list[tuple[ir.Value, ir.Value]] = []
+        for term in range(self.kind.terms):
+            row = code.add(begin, code.number(term))
+            place = code.smaller(row, code.sub(count, code.number(1)))
+            offset = code.mul(code.read_number(places, code.add(first, place)), stride)
+            rows.append((code.at(source, offset), code.icmp_signed("<", row, count)))
+        return rows
+
+    def encoded(
+        self, side: "Packed", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
+    ) -> ir.Value:
+        """The packed words of `width` columns of these rows."""
+        code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
+        offset = code.mul(column, code.number(itemsize))
+        values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
+        for place, (_, exists) in enumerate(rows[1:], 1):
+            values[place] = code.select(exists, values[place], code.splat(values[place].type, 0))
+        return pack_words(code, self.kind, values, is_left=side.name == "left")
+
+    # ---- multiplying
+
+    def multiply(self, inner: ir.Value) -> None:
+        """Adds the product of the packed sides to the total: by wide tiles, then one unit at a time."""
+        code, tile = self.code, self.sizes.tile
+        units = code.sub(self.word("last_unit"), self.word("first_unit"))
+        wide = code.mul(code.sdiv(units, code.number(tile.units)), code.number(tile.units))
+        groups = code.sub(self.word("last_group"), self.word("first_group"))
+        for shape, begin, end in ((tile, code.number(0), wide), (Tile(tile.rows, 1), wide, units)):
+            with code.loop(begin, end, shape.units) as unit, code.loop(code.number(0), groups) as group:
+                self.add_tile(shape, unit, group, inner)
+
+    def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
+        """Computes the sums of one tile, and adds them to the total."""
+        code, sizes = self.code, self.sizes
+        itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
+        left = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))
+        sums = accumulate(
+            code,
+            shape,
+            Left((left,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
+            code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
+            self.kind,
+            inner=inner,
+            gates=1,
+            width=sizes.width,
+            unit_bytes=sizes.unit_bytes,
+        )
+        row = code.mul(code.add(group, self.word("first_group")), code.number(sizes.group))
+        column = code.mul(code.add(unit, self.word("first_unit")), code.number(vector_bytes))
+        stride = self.word("total_stride")
+        line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
+        for units in sums:
+            for place, (value,) in enumerate(units):
+                target = code.at(line, place * vector_bytes)
+                code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
+            line = code.at(line, stride)

@@ -1,0 +1,131 @@
+"""Packing of the parameters of products by machine code, for sequential reads by the microkernel.
+
+    W [k, n], of any strides   ->   [unit block][k][gate][element]
+
+A matrix is read in place. Contiguous rows are read as vectors. Contiguous columns (of a transposed matrix)
+are read as square blocks of vectors, which are transposed in registers. Other matrices are read element by
+element. NumPy would need several passes over memory.
+
+Weights in bfloat16 are rounded while they are packed, two k to a word:
+
+    W [k, n]                   ->   [unit block][k / 2][gate][2 x bfloat16]
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from stepnet.compiler.net.encodings import ENCODINGS
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.threads import threads
+
+Array = np.ndarray
+WORDS = (
+    "count",
+    "source",
+    "row_bytes",
+    "column_bytes",
+    "inner",
+    "size",
+    "packed",
+    "step_bytes",
+    "block_bytes",
+)
+"""The 64-bit words that describe one matrix.
+
+count: the number of matrices to pack, of which this is the first; the words of the others follow.
+source, row_bytes, column_bytes: the pointer to the matrix, and its strides.
+inner, size: its numbers of rows (k) and of columns.
+packed: the pointer to the packed matrix.
+step_bytes, block_bytes: the packed bytes from one word of k, and from one unit block, to the next.
+"""
+SHARED = 2**17
+"""Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
+WORD = {name: place for place, name in enumerate(WORDS)}
+
+
+class Packing:
+    """The packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides.
+
+    like: a matrix of that shape, dtype and strides.
+    gate, gates: the position of the matrix among the gates, and their number.
+    width: the elements of a unit block.
+    packed: the bytes of the packed gates. Padding beyond n in the last unit block is not written.
+    weights: "bfloat16" to round elements of float32, two k to a word; None for no rounding.
+    """
+
+    def __init__(
+        self,
+        like: Array,
+        gate: int,
+        gates: int,
+        width: int,
+        packed: Array,
+        target: Target,
+        weights: str | None = None,
+    ) -> None:
+        inner, size = like.shape
+        step_bytes = gates * width * like.itemsize
+        values = {
+            "count": 1,
+            "source": 0,
+            "row_bytes": like.strides[0],
+            "column_bytes": like.strides[1],
+            "inner": inner,
+            "size": size,
+            "packed": pointer(packed) + gate * width * like.itemsize,
+            "step_bytes": step_bytes,
+            "block_bytes": words_of(inner, weights) * step_bytes,
+        }
+        self.words = np.array([values[name] for name in WORDS], np.int64)
+        self.address = pointer(self.words)
+        self.run = kernel(target, like.itemsize, width, weights) if like.size else None
+
+    def __call__(self, source: int) -> None:
+        """Packs the matrix that begins at an address."""
+        if self.run is not None:
+            self.words[WORD["source"]] = source
+            self.run.call(self.address)
+
+
+class Packings:
+    """Packings of views of parameters that run in one call, divided among threads if there is much to pack.
+
+    views: for each packing the position of the parameter, and the offset in bytes of the view in it.
+    """
+
+    def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
+        self.words = np.stack([packing.words for packing in packings])
+        self.parameters, self.offsets = np.array(views, np.int64).T
+        run, elements = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
+        assert run is not None
+        count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
+        edges = np.linspace(0, len(packings), count + 1).astype(int)
+        self.words[edges[:-1], WORD["count"]] = np.diff(edges)
+        self.work = Work(run, self.words, edges[:-1])
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Packs the views of the parameters that begin at these addresses."""
+        self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
+        self.work()
+
+
+def words_of(inner: int, weights: str | None) -> int:
+    """The number of packed words for `inner` values of k: elements without encoding, else words of 32 bits.
+
+    >>> words_of(5, "bfloat16"), words_of(5, None)
+    (3, 5)
+    """
+    return inner if weights is None else -(-inner * ENCODINGS[weights].bytes // 4)
+
+
+@cache
+def kernel(target: Target, itemsize: int, width: int, weights: str | None) -> NativeFunction:
+    """The machine code for an element size and an encoding. It serves all shapes, dtypes and strides."""
+    return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

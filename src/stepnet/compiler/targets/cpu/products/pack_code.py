@@ -1,0 +1,144 @@
+"""The code that packs parameters for the microkernel; see `pack`."""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.arithmetic import F32, Arithmetic, arithmetic, pack_words
+from stepnet.compiler.targets.cpu.products.pack import WORD, WORDS
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, width_of
+
+Move = Callable[[ir.Value, ir.Value, ir.Value], None]
+
+
+def write_pack(target: Target, itemsize: int, width: int, weights: str | None) -> ir.Module:
+    """The module with the function `pack`, for an element size and an encoding."""
+    module = ir.Module("pack")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
+    code = Code(function.append_basic_block("entry"), target)
+    kind = None if weights is None else arithmetic(weights, "float32", width, target)
+    PackCode(code, itemsize, width, kind, function.args[0]).write()
+    return module
+
+
+class PackCode:
+    """The code that packs matrices. kind: the arithmetic of their encoding; None for plain elements."""
+
+    def __init__(
+        self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
+    ) -> None:
+        self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
+        self.terms = 1 if kind is None else kind.terms
+        self.element = ir.IntType(8 * itemsize) if kind is None else F32
+        self.first = words
+
+    def write(self) -> None:
+        """Writes the function: the matrices are packed one after the other."""
+        code = self.code
+        count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
+        with code.loop(code.number(0), count) as matrix:
+            words = code.at(self.first, code.mul(matrix, code.number(8 * len(WORDS))))
+            self.words = {name: code.read(I64, code.at(words, 8 * n), 8) for name, n in WORD.items()}
+            self.pack()
+        code.ret(code.number(0))
+
+    def pack(self) -> None:
+        """Packs all unit blocks of a matrix: the full ones by vectors, the last partial one by elements."""
+        code = self.code
+        full, rest = (
+            divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
+        )
+        itemsize, zero, terms = code.number(self.itemsize), code.number(0), code.number(self.terms)
+        inner = code.sdiv(code.add(self.words["inner"], code.number(self.terms - 1)), terms)
+        has_contiguous_rows = code.icmp_signed("==", self.words["column_bytes"], itemsize)
+        has_contiguous_columns = code.icmp_signed("==", self.words["row_bytes"], itemsize)
+        whole = code.mul(code.sdiv(self.words["inner"], code.number(self.width)), code.number(self.width))
+        squares = code.sdiv(whole, terms)
+        with code.when(has_contiguous_rows):
+            self.blocks(full, zero, inner, self.copy)
+        with code.when(code.not_(has_contiguous_rows)):
+            transposed = code.select(has_contiguous_columns, squares, zero)
+            self.blocks(full, zero, transposed, self.transpose, self.width // self.terms)
+            self.blocks(full, transposed, inner, self.gather)
+        with code.loop(zero, inner) as word, code.loop(zero, rest) as place:
+            source, packed = self.line(full, word)
+            element = code.at(source, code.mul(place, self.words["column_bytes"]))
+            number = self.encoded(self.element, element, word)
+            code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
+
+    def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The pointers to the elements of the first k of a word of a unit block, and to the packed word."""
+        code, words = self.code, self.words
+        k = code.mul(word, code.number(self.terms))
+        column = code.mul(code.mul(block, code.number(self.width)), words["column_bytes"])
+        source = code.at(
+            code.inttoptr(words["source"], POINTER), code.add(code.mul(k, words["row_bytes"]), column)
+        )
+        place = code.add(code.mul(block, words["block_bytes"]), code.mul(word, words["step_bytes"]))
+        return source, code.at(code.inttoptr(words["packed"], POINTER), place)
+
+    def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
+        """Packs words `first` to `last` of all full unit blocks by the function `move`, `step` at a time."""
+        code = self.code
+        with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
+            move(*self.line(block, word), word)
+
+    def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
+        """The packed word that begins at an address, for one column or a vector of columns (by `type_`).
+        Elements beyond the last k are 0.
+        """
+        code = self.code
+        values = [code.read(type_, source, 1)]
+        for term in range(1, self.terms):
+            k = code.add(code.mul(word, code.number(self.terms)), code.number(term))
+            exists = code.icmp_signed("<", k, self.words["inner"])
+            offset = code.mul(self.words["row_bytes"], code.number(term))
+            row = code.at(source, code.select(exists, offset, code.number(0)))
+            values.append(code.select(exists, code.read(type_, row, 1), code.splat(type_, 0)))
+        return self.pack_words(values)
+
+    def pack_words(self, values: list[ir.Value]) -> ir.Value:
+        """The packed words of vectors of elements, one vector for each k of a word."""
+        return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
+
+    def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
+        """Packs a word whose elements are contiguous."""
+        vector = ir.VectorType(self.element, self.width)
+        self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
+
+    def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
+        """Packs a square block: as many k as a vector has elements, of a matrix with contiguous columns. The
+        block is read by columns and transposed in registers.
+        """
+        code, width = self.code, self.width
+        vector = ir.VectorType(self.element, width)
+        square: list[ir.Value] = []
+        for _ in range(width):
+            square.append(code.read(vector, source, 1))
+            source = code.at(source, self.words["column_bytes"])
+        half = width // 2
+        # Interleaving the first half of the vectors with the second moves one bit of an element's index from
+        # the vector's number to the position in the vector. After log2(width) turns all bits are exchanged.
+        for _ in range(half.bit_length()):
+            pairs = zip(square[:half], square[half:], strict=True)
+            square = [interleave(code, *pair, first) for pair in pairs for first in (0, half)]
+        for first in range(0, width, self.terms):
+            code.write(self.pack_words(square[first : first + self.terms]), packed, self.itemsize)
+            packed = code.at(packed, self.words["step_bytes"])
+
+    def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
+        """Packs a word whose elements are a stride apart."""
+        code = self.code
+        for place in range(self.width):
+            number = self.encoded(self.element, source, word)
+            code.write(number, code.at(packed, place * self.itemsize), self.itemsize)
+            source = code.at(source, self.words["column_bytes"])
+
+
+def interleave(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:
+    """The elements of two vectors interleaved, from element `first` of each on."""
+    width = width_of(a)
+    order = [place for index in range(first, first + width // 2) for place in (index, width + index)]
+    return code.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))

@@ -1,0 +1,162 @@
+"""The microkernel: rows of a left side times packed parameters, accumulated in registers.
+
+A register tile is a number of rows by a number of unit blocks by all gates, with one vector accumulator for
+each combination. Every accumulator adds over k in order, whatever the tile, so all tiles give the same bits.
+
+    per k:  load gates x units vectors of parameters, broadcast `rows` elements of the left side, and do
+            rows x units x gates fused multiply-adds. With 8 x 1 x 3 vectors of 16 floats, 11 loads feed
+            24 multiply-adds, a ratio that the processor sustains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, bytes_of
+from stepnet.compiler.targets.cpu.products.tiles import Tile
+from stepnet.compiler.targets.cpu.writing.code import Code, vector_of
+
+Sums = list[list[list[ir.Value]]]
+UNROLLED, FEW = 4, 16
+"""The loop over k is unrolled by UNROLLED if a tile has fewer than FEW accumulators and k is a multiple. With
+more accumulators it is unrolled by half of that: an iteration is long enough, and LLVM compiles it sooner.
+"""
+
+
+@dataclass(frozen=True)
+class Left:
+    """The left side of a tile.
+
+    pointers: the pointer to the first row, or a pointer for each row.
+    stride: the bytes from row to row, if there is a single pointer.
+    step: the bytes from one k to the next; None if contiguous.
+    """
+
+    pointers: tuple[ir.Value, ...]
+    stride: int = 0
+    step: int | None = None
+
+    def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
+        """The addresses of `count` rows at an offset: for each a pointer, and an offset from it in bytes."""
+        pointers = [code.at(pointer, offset) for pointer in self.pointers]
+        if len(pointers) == 1:
+            return [(pointers[0], row * self.stride) for row in range(count)]
+        return [(pointer, 0) for pointer in pointers]
+
+
+def accumulate(
+    code: Code,
+    tile: Tile,
+    left: Left,
+    packed: ir.Value,
+    kind: Arithmetic,
+    *,
+    inner: int | ir.Value,
+    gates: int,
+    width: int,
+    line_bytes: int | None = None,
+    unit_bytes: int | None = None,
+    begun: Sums | None = None,
+) -> Sums:
+    """The accumulators [row][unit][gate] of a tile, after all words of k.
+
+    packed: the pointer to the tile's first unit block of packed parameters.
+    kind: the arithmetic.
+    inner: the number of words of k; if it is known only at run time, it must be a positive multiple of
+        `UNROLLED`.
+    line_bytes, unit_bytes: the distance from one word of k, and from one unit block, to the next; None if
+        contiguous.
+    begun: initial accumulators; None for zeros.
+    """
+    line_bytes = line_bytes or gates * width * kind.word_bytes
+    if unit_bytes is None:
+        assert isinstance(inner, int)
+        unit_bytes = inner * line_bytes
+    zero = code.splat(vector_of(kind.sums, width), 0)
+    begun = begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
+    step = UNROLLED
+    if isinstance(inner, int):
+        most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
+        step = next(size for size in (most, 2, 1) if inner % size == 0)
+    turn = Turn(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
+    flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
+    return turn.by_place(flat)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One iteration of the loop over k, which adds the products of a few words of k to a tile's accumulators.
+
+    The fields are the parameters of `accumulate`.
+    """
+
+    code: Code
+    tile: Tile
+    left: Left
+    packed: ir.Value
+    kind: Arithmetic
+    gates: int
+    width: int
+    line_bytes: int
+    unit_bytes: int
+
+    def flat(self, sums: Sums) -> list[ir.Value]:
+        """The accumulators as a flat list, which the loop carries."""
+        return [value for units in sums for gates in units for value in gates]
+
+    def by_place(self, flat: Sequence[ir.Value]) -> Sums:
+        """The accumulators of a flat list as [row][unit][gate]."""
+        values = iter(flat)
+        shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
+        return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
+
+    def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
+        """The accumulators plus the products of `count` words of k, from word `place` on."""
+        code, kind, tile = self.code, self.kind, self.tile
+        sums = self.by_place(flat)
+        k_bytes = kind.left_bytes if self.left.step is None else self.left.step
+        weights = code.at(self.packed, code.mul(place, code.number(self.line_bytes)))
+        pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
+
+        def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
+            for number, part in zip(numbers, column, strict=True):
+                sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
+
+        columns = list(product(range(tile.units), range(self.gates)))
+        for k in range(count):
+
+            def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
+                pointer, row_offset = pointers[row]
+                return self.spread(code.at(pointer, row_offset + k_offset))
+
+            # The smaller set stays in registers: the columns of parameters, or the elements of all rows.
+            if tile.rows < len(columns):
+                rows = [numbers(row) for row in range(tile.rows)]
+                for unit, gate in columns:
+                    column = self.column(weights, k, unit, gate)
+                    for row, elements in enumerate(rows):
+                        add(row, unit, gate, elements, column)
+                continue
+            parameters = [self.column(weights, k, unit, gate) for unit, gate in columns]
+            for row in range(tile.rows):
+                elements = numbers(row)
+                for (unit, gate), column in zip(columns, parameters, strict=True):
+                    add(row, unit, gate, elements, column)
+        return self.flat(sums)
+
+    def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
+        """The unpacked parameters of a gate of a unit block, for word k of the turn."""
+        vector_bytes = self.width * self.kind.word_bytes
+        place = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
+        return self.kind.unpacked(
+            self.code, self.code.read(vector_of(self.kind.word, self.width), place, vector_bytes)
+        )
+
+    def spread(self, pointer: ir.Value) -> list[ir.Value]:
+        """The elements of the left side for a word of k, each broadcast to a vector."""
+        code, itemsize = self.code, bytes_of(self.kind.number)
+        places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
+        return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]

@@ -1,0 +1,171 @@
+"""The choice of register tiles, rows by unit blocks, by a small cost model.
+
+    tiles for 3 gates and 32 registers        ->  8x1   6x1   4x2   2x4   1x4     rows x unit blocks
+    13 rows                                   ->  8, 6     one row of padding
+    10 rows                                   ->  6, 4     (8, 2 would take longer)
+
+A tile of many rows loads few parameters per multiply-add; a tile of few rows wastes no work on padding. With
+4 gates, 8 rows have more accumulators than there are registers. If the sums are stored to memory anyway, a
+tile of 8 rows computes two gates in each of two turns: it loads each parameter once, where two tiles of 4
+rows load it twice. All tilings of a number of rows give the same bits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepnet.compiler.targets.cpu.machine.target import Target
+
+# Of a core per cycle: the vector multiply-adds, the vector loads, and the bytes of parameters from the L2
+# cache. Then the latency of a multiply-add in cycles. Measured on Zen 5 (bench/kernel.py). Other processors
+# with these instructions have the same values, except for the bytes.
+MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
+MOST_ROWS = 8
+ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
+"""The cycles of the elementwise work of a row, and of the begin and end of a tile. Both happen once per tile;
+these are their shares per k, for k of about 100. So padding rows cost something, and among choices that are
+otherwise equal the one with fewer tiles is taken."""
+LEAST_SUMS = MULTIPLY_ADDS * LATENCY
+FEWEST_SUMS = LEAST_SUMS * 3 // 2
+"""LEAST_SUMS independent accumulators hide the latency of multiply-adds; FEWEST_SUMS leave some room for
+other instructions."""
+STREAMS = 8
+"""The most unit blocks of a tile. Their parameters are often a multiple of 4096 bytes apart, and then map to
+one set of the L1 cache, which has 8 to 12 ways."""
+SIZES = (6, 4, 2)
+"""The rows of further tiles, between the largest tile and that of one row."""
+
+LARGE_BYTES = 384 * 1024
+"""Parameters of at least this size displace everything else of a step from the L1 and L2 caches. Then other
+operands are prefetched, tiles take turns so that each parameter is loaded once, and steps traverse the unit
+blocks forwards and backwards in alternation."""
+FAR_BYTES = 8 * 2**20
+"""Parameters of at least this size are in the last-level cache at best. Then tiles take no turns: each of two
+turns would fetch all cache lines and use half of each."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile.
+
+    rows: the number of rows.
+    units: the number of unit blocks.
+    turns: the number of turns in which the gates are computed, the same number of gates in each.
+    """
+
+    rows: int
+    units: int
+    turns: int = 1
+
+
+def tiles(
+    target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
+) -> tuple[Tile, ...]:
+    """The tiles for work of `gates` products per unit, those of more rows first; the last has one row.
+
+    blocks: the number of unit blocks.
+    vectors: the registers that one vector of the work takes.
+    parts: the number of vectors into which packed parameters are unpacked.
+    divisor: tiles may take any number of turns that divides this.
+
+    The registers of a tile hold all accumulators of a turn; the parameters of all columns or the elements of
+    all rows, whichever are fewer; and one of the other kind.
+    """
+    registers = target.registers // vectors
+    most_sums = registers * 3 // (3 + parts)
+
+    def rows_that_fit(columns: int) -> int:
+        fitting = (
+            rows
+            for rows in range(MOST_ROWS, 1, -1)
+            if rows * columns + (min(rows, columns) + 1) * parts <= registers
+        )
+        return next(fitting, 1)
+
+    def units_for(rows: int, most: int) -> int:
+        """The unit blocks that give enough accumulators to hide latency, but no more than `most`."""
+        units = 1
+        while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
+            # Two tiles, which threads can divide, are better than one, even if they hide less latency.
+            enough = LEAST_SUMS if 2 * units >= blocks else FEWEST_SUMS
+            if units * rows * gates >= enough:
+                break
+            units *= 2
+        return min(units, blocks)
+
+    # With few gates a large tile has several unit blocks, so that each broadcast element feeds more than one
+    # multiply-add. The cells of such tiles are indexed by shifts and masks, so their rows are powers of two.
+    large_units = min(blocks, max(1, 3 // gates))
+    large_rows = rows_that_fit(large_units * gates)
+    if large_units > 1:
+        large_rows = power_of_two(large_rows)
+    small = [Tile(rows, units_for(rows, most_sums)) for rows in SIZES if rows < large_rows]
+    small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
+    single = Tile(1, units_for(1, registers // 2 if parts == 1 else most_sums // 2))
+    large = Tile(large_rows, large_units) if large_rows > 1 else single
+    return tuple(dict.fromkeys((*in_turns(large, gates, divisor, rows_that_fit), large, *small, single)))
+
+
+def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
+    """The tile that takes turns and so has more rows than the largest tile without turns, if it takes no more
+    cycles per row; else none.
+    """
+
+    def per_row(tile: Tile) -> float:
+        return cycles(tile, gates, 0) / tile.rows
+
+    numbers = (turns for turns in range(2, divisor + 1) if divisor % turns == 0)
+    shapes = (Tile(rows_that_fit(gates // turns), 1, turns) for turns in numbers)
+    larger = [tile for tile in shapes if tile.rows > large.rows and per_row(tile) <= per_row(large)]
+    if large.units == 1 and larger:
+        yield max(larger, key=lambda tile: (tile.rows, -tile.turns))
+
+
+def power_of_two(most: int) -> int:
+    """The largest power of two that is at most `most`."""
+    return 1 << (most.bit_length() - 1)
+
+
+def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
+    """The cycles that a tile takes for one k of one unit block: the maximum of those for its multiply-adds,
+    its loads, its bytes of parameters and the latency.
+
+    >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
+    [12.0, 4.8, 4.8]
+    """
+    sums = tile.rows * gates
+    return max(
+        sums / MULTIPLY_ADDS,
+        (tile.turns * tile.rows / tile.units + gates) / READS,
+        gates * vector_bytes / CACHE_BYTES,
+        tile.turns * LATENCY / tile.units,
+    )
+
+
+def computing(tile: Tile, gates: int) -> float:
+    """The cycles that a tile takes for one k of one unit block if its parameters are in the L1 cache, with
+    its share of the elementwise work.
+    """
+    return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
+
+
+@lru_cache(maxsize=1024)
+def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
+    """The number of tiles of each shape that compute at least `rows` rows in the fewest cycles."""
+    return cheapest(shapes, rows, gates, vector_bytes)[1]
+
+
+@lru_cache(maxsize=1024)
+def cheapest(
+    shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
+) -> tuple[float, tuple[int, ...]]:
+    """The cycles of the best tiles for `rows` rows, and the number of tiles of each shape."""
+    if rows <= 0:
+        return 0.0, (0,) * len(shapes)
+    choices: list[tuple[float, tuple[int, ...]]] = []
+    for place, shape in enumerate(shapes):
+        others, counts = cheapest(shapes, rows - shape.rows, gates, vector_bytes)
+        overhead = TILE_CYCLES + ROW_CYCLES * shape.rows
+        counts = (*counts[:place], counts[place] + 1, *counts[place + 1 :])
+        choices.append((cycles(shape, gates, vector_bytes) + others + overhead, counts))
+    return min(choices)

@@ -1,0 +1,125 @@
+"""How the kernels of a chain are arranged on threads in a call.
+
+    kernels                   waves of the chain   arranged by cost
+    1 2 3, a stack            (1) (2) (3)          (1 2) (3)         1 and 2 as a wavefront
+    1 2, both directions      (1 2)                (1 2) or (1) (2)  at the same time, or one after the other
+
+The cost is estimated from the size of the call (`compiler/plan/partition.py`); decisions are cached by size.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.partition import AtOnce, Wavefront, Way, at_once, wavefront
+from stepnet.compiler.plan.waves import Waves
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.cpu.running.native import DECIDED, Native
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.compiler.targets.processor import machine_for
+from stepnet.compiler.targets.threads import threads
+
+Key = tuple[Any, ...]
+Decided = TypeVar("Decided", AtOnce, Wavefront)
+
+
+@dataclass
+class Arrangement:
+    """How the calls of all kernels run.
+
+    waves: the kernels that run at the same time, by position.
+    ways: for each kernel, how threads divide its call.
+    blocks: for each kernel of a wavefront, the steps of a block, before which it waits for the kernel below
+        it; 0 for other kernels.
+    """
+
+    waves: Waves
+    ways: list[Way]
+    blocks: list[int]
+
+    def set(self, places: Sequence[int], ways: Sequence[Way], block: int = 0) -> None:
+        """Sets how the kernels at these positions run."""
+        for place, way in zip(places, ways, strict=True):
+            self.ways[place], self.blocks[place] = way, block
+
+
+@dataclass(frozen=True)
+class Arranger:
+    """Arranges calls of kernels.
+
+    natives: the kernels.
+    waves, lines: as in `compiler/plan/waves.py`, by the positions of the kernels.
+    decided, fronts: the decisions so far, by size.
+    """
+
+    natives: Sequence[Native]
+    waves: Waves
+    lines: Waves = ()
+    decided: dict[Key, AtOnce] = field(default_factory=dict[Key, AtOnce])
+    fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
+
+    def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
+        """How calls run. laid: the layouts of their sequences."""
+        most, waves = threads(), list[tuple[int, ...]]()
+        sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
+        ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
+        made = Arrangement((), ways, [0] * len(ways))
+        # The progress of a kernel whose sequences may end early is unknown, so it cannot lead a wavefront.
+        able = most > 1 and all(call.until is None for call in calls)
+        lines = {line[0]: line for line in self.lines if able and have_same_lanes(line, laid)}
+        behind = {place for line in lines.values() for place in line[1:]}
+        for wave in self.waves:
+            first = wave[0]
+            if first in lines:
+                waves += self.groups(lines[first], sizes, most, made)
+            elif first not in behind:
+                waves += self.abreast(wave, sizes, most, made)
+        made.waves = tuple(waves)
+        return made
+
+    def abreast(
+        self, wave: tuple[int, ...], all_sizes: Sequence[Size], most: int, made: Arrangement
+    ) -> Waves:
+        """The waves of kernels that do not depend on each other: one wave, or one wave each."""
+        if len(wave) == 1 or most == 1:
+            return tuple((place,) for place in wave)
+        sizes = tuple(all_sizes[place] for place in wave)
+        loads, machine = self.loads(wave)
+        decided = kept(self.decided, (most, wave, sizes), lambda: at_once(loads, sizes, most, machine))
+        if decided.order is None:
+            return tuple((place,) for place in wave)
+        made.set(wave, decided.ways)
+        return (tuple(wave[place] for place in decided.order),)
+
+    def groups(self, line: tuple[int, ...], sizes: Sequence[Size], most: int, made: Arrangement) -> Waves:
+        """The waves of the layers of a stack: each is a wavefront of some consecutive layers."""
+        size, (loads, machine) = sizes[line[0]], self.loads(line)
+        decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
+        groups, first = list[tuple[int, ...]](), 0
+        for count, block in decided.groups:
+            last = first + count
+            groups.append(line[first:last])
+            made.set(line[first:last], decided.ways[first:last], block)
+            first = last
+        return tuple(groups)
+
+    def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
+        """The loads of kernels, and the machine."""
+        natives = [self.natives[place] for place in places]
+        return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
+
+
+def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
+    """Whether kernels run over the same sequences, so that their steps correspond."""
+    return all(laid[place] is laid[line[0]] for place in line)
+
+
+def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
+    """The cached decision for a key; a new one is made and cached."""
+    answer = known.get(key)
+    if answer is None:
+        if len(known) >= DECIDED:
+            known.clear()
+        answer = known[key] = decide()
+    return answer

@@ -1,0 +1,311 @@
+"""Chains: several kernels run as one call. All memory and arguments are set up first, then only machine code
+runs.
+
+    kernels    1 forward   2 reverse   3 merge               waves    (1, 2)  (3)
+    add        allocate the arrays of each call; the results of one are inputs of the next
+    run        write the argument words of all calls, then run wave after wave on the threads
+
+Everything that does not depend on lengths is prepared once (`Prepared`): workspaces, argument words for each
+thread, and orders for the workers. A call with other lengths computes its tables (`SequenceLayout`), once for
+all kernels over the same sequences, and writes its words. No Python runs between kernels: the interpreter
+would have to be loaded into the cache again.
+
+The kernels of a wave do not depend on each other, such as both directions of a layer. They run at the same
+time on separate threads if that is estimated to be faster (`compiler/plan/partition.py`). Layers of a stack
+run as one wave, a wavefront, if that is faster: each layer waits, block by block, for the outputs of the
+layer below.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from stepnet.compiler.plan.waves import Waves
+from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.machine.memory import POOL
+from stepnet.compiler.targets.cpu.machine.system import clock
+from stepnet.compiler.targets.cpu.running.arrangement import Arranger
+from stepnet.compiler.targets.cpu.running.form import Arrays, Form
+from stepnet.compiler.targets.cpu.running.native import CALL, POINTERS, Native
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.targets.watching import watching
+
+SPARE = 8
+# Machine code returns to Python after this many seconds, so that interrupts are handled.
+SLICE = 0.05
+# The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
+# higher: they are always shorter than their preparation.
+FROZEN_BYTES = 2 * 2**20
+FROZEN_STEP_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of calls that prepared memory fits.
+
+    waves: the kernels of each wave, by position.
+    lanes: for each kernel, the number of lanes of each set.
+    together: for each kernel, the number of threads that share its steps.
+    blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
+    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
+    ends: whether sequences may end early.
+    """
+
+    waves: Waves
+    lanes: tuple[tuple[int, ...], ...]
+    together: tuple[int, ...]
+    blocks: tuple[int, ...]
+    rooms: tuple[int, ...]
+    ends: bool
+
+
+class HasSets(Protocol):
+    """An object that divides the sequences of a call into sets of lanes."""
+
+    def sets(self, count: int, seconds: float) -> Sets:
+        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        ...
+
+
+class Prepared:
+    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
+
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        shape: Shape,
+        kind: type[PreparedTasks] = PreparedTasks,
+        pauses: bool = True,
+    ) -> None:
+        self.shape, self.natives, self.pauses = shape, natives, pauses
+        self.spaces = [
+            [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
+            for native, sets, together, block, room in zip(
+                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, strict=True
+            )
+        ]
+        for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
+            if shape.blocks[place]:
+                for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
+                    space.follow(followed)
+        self.runs = [self.run_of(wave, kind) for wave in shape.waves]
+        self.reach = Reach(shape.waves, self.spaces)
+        for place, run in enumerate(self.runs):
+            run.reach, run.place = self.reach, place
+        self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
+
+    def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
+        """The tasks of a wave's kernels, ready to run."""
+        spaces = [space for place in wave for space in self.spaces[place]]
+        tasks = [
+            (self.natives[place].compiled.run, address)
+            for place in wave
+            for space in self.spaces[place]
+            for address in space.addresses
+        ]
+        progress = spaces[0].progress if len(spaces) == 1 else None
+        return kind(tasks, spaces, progress, threads(), self.pauses)
+
+    def run(self) -> None:
+        """Runs all waves; raises `InputError` if an index is outside its table."""
+        for run in self.runs:
+            run()
+        reported = [run for run in self.runs if run.has_reported]
+        for run in reported:
+            run.has_reported = False
+        if reported and (watch := watching()) is not None:
+            watch(self.reach.progress(len(self.runs) - 1, True))
+
+    def write(self, calls: Sequence[Call], arrays: Sequence[Arrays], sets: Sequence[Sets]) -> None:
+        """Writes the argument words of calls."""
+        ticks = int(SLICE * clock().per_second) if self.pauses else 0
+        parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
+        for native, spaces, call, own, lanes in parts:
+            for space, (_, words) in zip(spaces, lanes, strict=True):
+                space.write(native.pack, CALL, native.words(call, own, ticks, words))
+
+    def point(self, arrays: Sequence[Arrays]) -> None:
+        """Writes the pointers to other arrays, and keeps all other words."""
+        for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
+            pointers = native.pointers(own)
+            for space in spaces:
+                space.write(native.pack_pointers, POINTERS, pointers)
+
+
+class Chain:
+    """Kernels that run as one call. Several Python threads may run a chain at the same time."""
+
+    def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+        self.natives, self.arranger = natives, Arranger(natives, waves, lines)
+        self.defers = all(native.defers for native in natives)
+        self.spare: list[Prepared] = []
+
+    def started(self) -> "Started":
+        """A new run of the chain, to which the calls of all kernels are added."""
+        return Started(self)
+
+    def prepared(
+        self, calls: Sequence[Call], arrays: Sequence[Arrays], ending: "HasSets | None" = None
+    ) -> Prepared:
+        """Workspaces for calls, with all words written.
+
+        ending: makes the sets of lanes of a single call whose sequences may end early.
+        """
+        laid = [SequenceLayout.of(call.positions) for call in calls]
+        arranged = self.arranger.arranged(calls, laid)
+        makers: Sequence[HasSets] = laid if ending is None else (ending,)
+        # The time of all kernels, since the layers of a wavefront share their lanes.
+        seconds = sum(way.seconds for way in arranged.ways)
+        sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
+        lanes = tuple(tuple(count for count, _ in own) for own in sets)
+        rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
+        together = tuple(way.together for way in arranged.ways)
+        shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
+        prepared = self.take_spare(shape) or Prepared(self.natives, shape)
+        prepared.write(calls, arrays, sets)
+        return prepared
+
+    def end(self, forms: Sequence[Form], arrays: Sequence[Arrays]) -> None:
+        """Does the work of NumPy after the machine code, if there is any."""
+        if not self.defers:
+            for native, form, own in zip(self.natives, forms, arrays, strict=True):
+                native.end(form, own)
+                own.give_back()
+
+    def take_spare(self, shape: Shape) -> Prepared | None:
+        """The workspaces that an earlier call of this shape left; None if there are none."""
+        for prepared in reversed(tuple(self.spare)):
+            if prepared.shape == shape and remove_if_present(self.spare, prepared):
+                return prepared
+        return None
+
+    def give_back(self, prepared: Prepared) -> None:
+        """Keeps workspaces for a later call."""
+        # Each of these operations on a list is atomic, so no lock is needed.
+        self.spare.append(prepared)
+        del self.spare[:-SPARE]
+
+    def release(self) -> None:
+        """Returns the memory of spare workspaces to the pool."""
+        spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
+        POOL.give_back(*(space.memory for space in spaces))
+        self.spare = []
+
+
+def remove_if_present(spare: list[Prepared], prepared: Prepared) -> bool:
+    """Removes an element from a list; False if another thread has removed it before."""
+    try:
+        spare.remove(prepared)
+    except ValueError:
+        return False
+    return True
+
+
+class Started:
+    """A run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.calls: list[Call] = []
+        self.forms: list[Form] = []
+        self.arrays: list[Arrays] = []
+
+    def add(self, call: Call) -> Results:
+        """The result arrays of the next kernel's call. `run` computes their contents."""
+        form = Form(self.chain.natives[len(self.calls)].kind, call)
+        arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
+        self.calls.append(call)
+        self.forms.append(form)
+        self.arrays.append(arrays)
+        return arrays.results
+
+    def run(self) -> None:
+        """Computes all results; raises `InputError` if an index is outside its table."""
+        chain = self.chain
+        for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
+            native.begin(call, own)
+        prepared = chain.prepared(self.calls, self.arrays)
+        prepared.run()
+        chain.end(self.forms, self.arrays)
+        for form in self.forms:
+            form.release()
+        chain.give_back(prepared)
+
+    def frozen(self) -> "Frozen | None":
+        """A prepared run for further calls of the same shapes; None if one of the calls cannot be frozen.
+
+        Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
+        keep much memory: they take so long that preparing them costs little.
+        """
+        chain = self.chain
+        for native, call in zip(chain.natives, self.calls, strict=True):
+            rows = call.positions.rows
+            empty = not rows or SequenceLayout.of(call.positions).filled < rows
+            if native.by_sequence or native.compiled.axes or empty:
+                return None
+        prepared = chain.prepared(self.calls, self.arrays)
+        for own in self.arrays:
+            own.give_back()
+        single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
+        if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
+            # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
+            return Frozen(
+                chain, self.forms, prepared, [SequenceLayout.of(call.positions) for call in self.calls]
+            )
+        chain.give_back(prepared)
+        return None
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Prepared calls of a chain, to be run on other arrays of the same shapes.
+
+    forms: make the arrays of each call.
+    prepared: the workspaces, with all words but the pointers to arrays.
+    held: the tables that these words point to, kept alive.
+    """
+
+    chain: Chain
+    forms: Sequence[Form]
+    prepared: Prepared
+    held: Sequence[SequenceLayout]
+
+    @property
+    def bytes(self) -> int:
+        """The memory of its workspaces."""
+        return self.prepared.bytes
+
+    def started(self) -> "StartedFrozen":
+        """A new run, to which the arrays of all calls are added."""
+        return StartedFrozen(self)
+
+    def run(self, arrays: Sequence[Arrays]) -> None:
+        """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""
+        self.prepared.point(arrays)
+        self.prepared.run()
+        self.chain.end(self.forms, arrays)
+
+
+class StartedFrozen:
+    """A run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
+
+    def __init__(self, frozen: Frozen) -> None:
+        self.frozen = frozen
+        self.arrays: list[Arrays] = []
+
+    def add(
+        self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
+    ) -> Results:
+        """The result arrays of the next kernel's call. `run` computes their contents."""
+        form = self.frozen.forms[len(self.arrays)]
+        arrays = form.arrays(sequences, initial, statics, form.results())
+        self.arrays.append(arrays)
+        return arrays.results
+
+    def run(self) -> None:
+        """Computes all results; raises `InputError` if an index is outside its table."""
+        self.frozen.run(self.arrays)

@@ -1,0 +1,180 @@
+"""Calls whose sequences may end early: only the machine code finds out how many steps each takes.
+
+    machine code    outputs, as computed    b0 a0 b1 a1 a2 c0
+                    row_sequence            b  a  b  a  a  c        the sequence of each row
+                    row_step                0  0  1  1  2  0        its step
+    results         in order                a0 a1 a2  b0 b1  c0
+
+A free lane takes the next sequence from a queue that all threads share (`emit/early.py`), so nothing is
+computed for sequences that have ended. The buffer for output rows has a fixed size. When it is full, the
+machine code pauses and gets another one. So memory depends on the steps that are taken, and not on the
+lengths that sequences might have.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.words import ENDING
+from stepnet.compiler.targets.cpu.running.chain import Chain
+from stepnet.compiler.targets.cpu.running.form import Form, is_appended, most_steps
+from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.compiler.targets.cpu.running.workspace import ENDING_ROWS, Workspace
+from stepnet.ragged.offsets import offsets_of
+
+ROOM_BYTES = 4 * 2**20
+"""The size of a set of lanes' output buffer: when it is full, the machine code pauses and gets another."""
+PLACE = {name: place for place, name in enumerate(ENDING)}
+
+
+class Part(NamedTuple):
+    """Rows of all outputs in the order of their computation.
+
+    outputs: an array per output.
+    sequences, steps: the sequence and the step of each row.
+    """
+
+    outputs: list[Array]
+    sequences: Array
+    steps: Array
+
+
+class Room:
+    """The words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
+
+    def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
+        self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
+        self.words = np.zeros(len(ENDING), np.int64)
+        self.full: list[Part] = []
+
+    def set(self, **words: int) -> None:
+        """Sets words by name."""
+        for name, value in words.items():
+            self.words[PLACE[name]] = value
+
+    def get(self, space: Workspace) -> None:
+        """Allocates an output buffer, and writes its pointers to the words of the call."""
+        outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
+        self.part = Part(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
+        self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
+        self.in_order[self.first : self.first + len(outputs)] = outputs
+        pointers = [pointer(self.in_order[place]) for place in self.native.in_words]
+        space.write(self.native.pack_pointers, POINTERS, pointers)
+
+    def keep(self) -> None:
+        """Adds the rows that were written to `full`."""
+        written = int(self.words[PLACE["written"]])
+        outputs, sequences, steps = self.part
+        self.full.append(Part([rows[:written] for rows in outputs], sequences[:written], steps[:written]))
+
+
+class Ending:
+    """One call of a kernel whose sequences may end early."""
+
+    def __init__(self, chain: Chain, call: Call) -> None:
+        (self.native,) = chain.natives
+        self.chain, self.call, self.form = chain, call, Form(self.native.kind, call)
+        results = self.form.results()
+        self.arrays = self.form.arrays(call.sequences, call.initial, call.statics, results)
+        positions = call.positions
+        self.laid = SequenceLayout.of(positions)
+        self.taken, self.waiting = np.zeros(positions.rows, np.int64), np.zeros(1, np.int64)
+        order = np.argsort(-positions.lengths, kind="stable")
+        self.order = order[: self.laid.filled].astype(np.int64)
+        self.is_appended = is_appended(call)
+        self.rooms: list[Room] = []
+        self.spaces: Sequence[Workspace] = ()
+
+    def sets(self, count: int, seconds: float) -> Sets:
+        """At most `count` sets of lanes, which take sequences from one queue. `seconds` is not used."""
+        lanes = min(LANES * count, len(self.order))
+        count = min(count, lanes)
+        self.rooms = [self.room(number) for number in range(count)]
+        words = self.laid.waiting(self.order, [room.words for room in self.rooms])
+        return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
+
+    def room(self, number: int) -> Room:
+        """The words and the output buffers of a set of lanes."""
+        call, native = self.call, self.native
+        assert call.until is not None
+        bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
+        rows = max(LANES, ENDING_ROWS, min(self.laid.steps, ROOM_BYTES // bytes_))
+        inputs, final = len(call.sequences), len(self.arrays.final)
+        first = inputs + len(call.initial) + final + len(call.statics)
+        room = Room(native, self.arrays.in_order, first, rows)
+        _, _, flag = native.compiled.memories[call.until.flag]
+        room.set(
+            flag=flag.offset,
+            waiting=pointer(self.waiting),
+            sequences=len(self.order),
+            room=rows if self.is_appended else 0,
+            taken=pointer(self.taken),
+            number=number,
+        )
+        return room
+
+    def results(self) -> Results:
+        """The results of the call; raises `InputError` if an index is outside its table."""
+        self.native.begin(self.call, self.arrays)
+        prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
+        (self.spaces,) = prepared.spaces
+        most = most_steps(self.call)
+        for room, space in zip(self.rooms, self.spaces, strict=True):
+            room.set(most_steps=min(most, space.most_steps), most_rows=space.most_rows)
+            if self.is_appended:
+                room.get(space)
+        (run,) = prepared.runs
+        run.paused = self.make_room
+        prepared.run()
+        run.paused = None
+        self.arrays.give_back()
+        self.form.release()
+        self.chain.give_back(prepared)
+        final = list(self.arrays.final)
+        if not self.is_appended:
+            return Results(self.arrays.results.outputs, final)
+        for room in self.rooms:
+            room.keep()
+        return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
+
+    def make_room(self) -> None:
+        """Allocates new output buffers for the sets of lanes whose buffer is full."""
+        for room, space in zip(self.rooms, self.spaces, strict=True):
+            if room.words[PLACE["is_full"]]:
+                room.keep()
+                room.get(space)
+
+    def in_order(self, parts: Sequence[Part]) -> list[Array]:
+        """The outputs of all steps that were taken, sequence by sequence; or only those of the last steps."""
+        call, taken, kinds = self.call, self.taken, self.native.kind.outputs
+        offsets = offsets_of(taken)
+        if call.last_only:
+            outputs = [np.zeros((call.positions.rows, *rows.shape), rows.dtype) for rows in kinds]
+        else:
+            outputs = [rows.new(int(offsets[-1])) for rows in kinds]
+        for part in parts:
+            own = taken[part.sequences]
+            if call.last_only:
+                places, kept = part.sequences, part.steps == own - 1
+            else:
+                numbers = own - 1 - part.steps if self.native.plan.reverse else part.steps
+                places, kept = offsets[part.sequences] + numbers, part.steps < own
+            which = slice(None) if kept.all() else np.flatnonzero(kept)
+            for whole, rows in zip(outputs, part.outputs, strict=True):
+                put(whole, places[which], rows[which])
+        return outputs
+
+
+def put(whole: Array, places: Array, rows: Array) -> None:
+    """Scatters rows into an array. Each row is viewed as one element, which halves the time."""
+    size = rows.itemsize * prod(rows.shape[1:])
+    if size and len(rows):
+        row = np.dtype((np.void, size))
+        target, source = (array.reshape(len(array), -1).view(row)[:, 0] for array in (whole, rows))
+        target[places] = source

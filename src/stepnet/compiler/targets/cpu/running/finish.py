@@ -1,0 +1,211 @@
+"""The work after the loop of a call: reductions over each sequence, and totals over all rows.
+
+Contracts and sums run in machine code (`contract.py`, `sums.py`), the rest in NumPy. Rows are always taken
+sequence by sequence and step by step. So results do not depend on the layout of the call, its lanes or its
+threads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.reductions import REDUCTIONS, mean_of
+from stepnet.compiler.net.totals import total_of
+from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.lower.needs import Needs
+from stepnet.compiler.targets.cpu.machine.memory import Shape, Together
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.constants import Values
+from stepnet.compiler.targets.cpu.products.contract import Contract, can_be_kept, contract
+from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
+
+Kinds = Mapping[str, Sequence[Array | None]]
+
+
+class Rows(NamedTuple):
+    """The values of a node.
+
+    array: an array with these values, which may have further rows.
+    places: the rows of the array with the values, in order; None for all rows.
+    """
+
+    array: Array
+    places: Array | None = None
+
+    @property
+    def packed(self) -> Array:
+        """The values, contiguous and in order."""
+        return self.array if self.places is None else self.array[self.places]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The work of a plan after its loop.
+
+    plan: the plan.
+    needs: the arrays that the work reads.
+    constants: the constants that it reads, by their numbers in the net.
+    target: the processor to compile for.
+    """
+
+    plan: Plan
+    needs: Needs
+    constants: dict[int, Array]
+    target: Target
+
+    @classmethod
+    def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
+        """The work of a plan after its loop; None if its only results are outputs and final memories.
+
+        values: the constants of the plan, computed from the parameters.
+        """
+        in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
+        if in_order and needs.are_none and not plan.ends.totals:
+            return None
+        read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
+        read |= set(plan.results(plan.ends.totals))
+        constants = {n: values[False, n].copy() for n in read if (False, n) in values}
+        return cls(plan, needs, constants, target)
+
+
+class FinishCall:
+    """The work after the loop for calls with the same layout of sequences."""
+
+    def __init__(self, finish: Finish, call: Call) -> None:
+        self.finish, self.plan = finish, finish.plan
+        positions = call.positions
+        self.places, self.offsets = positions.all_places, positions.offsets
+        self.contracts: dict[int, Contract] = {}
+        self.sums: dict[int, Sums] = {}
+        net, needs, batch = self.plan.net, finish.needs, positions.rows
+        read = self.plan.read_in_the_end
+        numbers = {
+            "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
+            "initial": [net.inputs[place] for place in self.plan.ends.memories],
+            "statics": [net.inputs[place] for place in self.plan.ends.statics],
+            "final": [slot.number for slot in needs.finals if slot is not None],
+            "kept": needs.kept,
+            "reduced": needs.reduced,
+            "ended": [slot.number for slot in needs.ended],
+        }
+        self.reads = [
+            (kind, place, number, net.type_of(number).extent == STEPS)
+            for kind, members in numbers.items()
+            for place, number in enumerate(members)
+            if number in read
+        ]
+
+        def of_rows(number: int) -> Shape:
+            return (batch, *net.type_of(number).shape), net.type_of(number).dtype
+
+        types = [net.type_of(number) for number in needs.kept]
+        self.kept = Together([((positions.total, *type_.shape), type_.dtype) for type_ in types])
+        self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
+        self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
+        self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
+
+    def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
+        """The arrays that the work reads and writes, by kind: those of the results, and new ones.
+
+        memory: the buffer for the values of all steps.
+        """
+
+        def made(places: list[tuple[int, Shape]]) -> list[Array]:
+            return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
+
+        return {
+            "final": made(self.finals),
+            "kept": self.kept.arrays(memory),
+            "reduced": made(self.reduced),
+            "ended": made(self.ended),
+        }
+
+    def values(self, kinds: Kinds) -> dict[int, Rows]:
+        """The values that reductions and totals read, by their numbers in the net."""
+        values = {number: Rows(array) for number, array in self.finish.constants.items()}
+        for kind, place, number, steps in self.reads:
+            array = kinds[kind][place]
+            if array is not None:
+                values[number] = Rows(array, self.places if steps else None)
+        return values
+
+    def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
+        """Computes the reductions over the steps of each sequence."""
+        for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
+            if array is None:
+                continue
+            node = self.plan.net.nodes[number]
+            how, source = node.attributes["how"], values[node.inputs[0]]
+            if how == "sum" and self.can_keep_sums(source, array):
+                self.sums_of(number, array)(source.array, array)
+            else:
+                array[...] = reduced(how, source, self.offsets, self.finish.target)
+
+    def can_keep_sums(self, source: Rows, array: Array) -> bool:
+        """Whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
+        values = source.array
+        flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
+        same = values.dtype == array.dtype and values.dtype.name in DTYPES
+        return bool(flat) and same and source.places is self.places
+
+    def sums_of(self, number: int, array: Array) -> Sums:
+        """The prepared segment sum of a node, kept for the next call."""
+        if number not in self.sums:
+            name, target = array.dtype.name, self.finish.target
+            self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
+        return self.sums[number]
+
+    def total(self, values: dict[int, Rows], results: Results) -> None:
+        """Computes the totals, and stores those that are results."""
+        if not self.plan.ends.totals:
+            return
+        wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
+        places = dict(wanted)
+        for number in self.plan.total:
+            node = self.plan.net.nodes[number]
+            operands = [values[operand] for operand in node.inputs]
+            values[number] = Rows(self.made(number, node, operands, places.get(number)))
+        for number, array in wanted:
+            if values[number].array is not array:
+                array[...] = values[number].array
+
+    def made(self, number: int, node: Node, operands: Sequence[Rows], out: Array | None) -> Array:
+        """A total. The buffers of contracts are kept for the next call; contracts may be written to `out`."""
+        if node.operation != "contract" or any(side.places is not self.places for side in operands):
+            return total(node, operands, self.finish.target)
+        left, right = (operand.array for operand in operands)
+        if number not in self.contracts and can_be_kept(left, right):
+            columns = left.shape[1], right.shape[1]
+            encoding = node.attributes.get("weights")
+            made = Contract(*columns, left.dtype.name, self.places, self.finish.target, encoding)
+            self.contracts[number] = made
+        known = self.contracts.get(number)
+        return total(node, operands, self.finish.target) if known is None else known(left, right, out)
+
+    def release(self) -> None:
+        """Returns the buffers of contracts to the pool."""
+        for kept in self.contracts.values():
+            kept.release()
+
+
+def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
+    """The reduction over the steps of each sequence."""
+    if how not in ("sum", "mean") or values.places is None:
+        return REDUCTIONS[how](values.packed, offsets)
+    added = sums(values.array, values.places, offsets, target)
+    return added if how == "sum" else mean_of(added, offsets)
+
+
+def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
+    """A total: a value computed from all rows."""
+    if node.operation != "contract":
+        return total_of(node, [operand.packed for operand in operands])
+    left, right = operands
+    if left.places is right.places:
+        return contract(left.array, right.array, left.places, target, **node.attributes)
+    return contract(left.packed, right.packed, None, target, **node.attributes)

@@ -1,0 +1,186 @@
+"""The argument arrays of calls with the same numbers of sequences and steps and the same memory layout."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.machine.memory import POOL, Rows, Together
+from stepnet.compiler.targets.cpu.machine.records import Axis
+from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall, Kinds
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS, SLACK
+from stepnet.ragged.positions import Positions
+
+OptionalArrays = Sequence[Array | None]
+NOTHING = Together([])
+
+
+class Arrays(NamedTuple):
+    """The arrays of a call.
+
+    in_order: all arrays, in the order of their argument words; None for omitted initial memories.
+    final: the final memories.
+    results: the results of the call.
+    record: the buffer for values computed once per sequence; None if there are none.
+    batch: the number of sequences.
+    kinds: all arrays by kind, if there is work after the loop; else empty.
+    kept: the buffer of the arrays that only the work after the loop reads; None if there is none.
+    """
+
+    in_order: list[Array | None]
+    final: Sequence[Array]
+    results: Results
+    record: Array | None
+    batch: int
+    kinds: Kinds
+    kept: Array | None
+
+    def give_back(self) -> None:
+        """Returns the call's temporary buffers to the pool."""
+        POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
+
+
+class Kind:
+    """The kinds of arrays of all calls of a kernel.
+
+    outputs, rows, totals: the types of the results.
+    filled: the types of the initial memories that must be present, by position; zeros replace omitted ones.
+    finish: the work after the loop; None if there is none.
+    record: the bytes of a sequence's record of values computed once per sequence; 0 for none.
+    axes: the axes of inner sequences.
+    padded: for arrays of inner sequences whose rows are not whole vectors, by kind and position, the type and
+        the padded size of a row in numbers.
+    is_plain: whether the machine code reads and writes only the arrays of the call and its results.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Type],
+        rows: Sequence[Type],
+        totals: Sequence[Type],
+        filled: dict[int, Type],
+        finish: Finish | None,
+        record: int,
+        axes: Sequence[Axis] = (),
+        padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
+    ) -> None:
+        self.outputs, self.rows = ([Rows(t.shape, t.dtype) for t in types] for types in (outputs, rows))
+        self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
+        self.filled = {place: Rows(type_.shape, type_.dtype) for place, type_ in filled.items()}
+        self.finish, self.record = finish, record
+        self.axes, self.padded = axes, padded or {}
+        self.is_plain = finish is None and not record and not self.padded
+
+
+class Form:
+    """Makes the arrays of calls with the same numbers of sequences and steps as one call."""
+
+    def __init__(self, kind: Kind, call: Call) -> None:
+        positions = call.positions
+        laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
+        self.kind, self.batch = kind, rows
+        self.count = rows if call.last_only else total
+        self.whole = laid.filled == rows if call.last_only else laid.steps == total
+        if is_appended(call):  # output buffers are allocated during the call
+            self.count, self.whole = 0, True
+        self.separate, self.others = kind.outputs, NOTHING
+        count = call.separate_outputs
+        if count is not None and count < len(kind.outputs):
+            self.separate, others = kind.outputs[:count], kind.outputs[count:]
+            self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
+        self.filled: dict[int, Array] = {}
+        for place, rows in kind.filled.items():
+            self.filled[place] = np.zeros((self.batch, *rows.shape), rows.dtype)
+        self.record = (self.batch + SLACK) * kind.record
+        self.finish = None if kind.finish is None else FinishCall(kind.finish, call)
+        self.offsets = offsets_by_axis(kind.axes, positions)
+
+    def release(self) -> None:
+        """Frees the memory kept for the work after the loop: no more calls of this form follow."""
+        if self.finish is not None:
+            self.finish.release()
+
+    def results(self) -> Results:
+        """New arrays for the results; outputs are zeroed if no step writes some of their rows."""
+        outputs = [rows.new(self.count) for rows in self.separate]
+        if self.others is not NOTHING:
+            outputs += self.others.new()
+        if not self.whole:
+            for output in outputs:
+                output[...] = 0
+        totals = self.kind.totals.new() if self.kind.totals.parts else []
+        return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
+
+    def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
+        """The arrays of a kind, with rows of inner sequences padded to whole vectors."""
+        made = list(arrays)
+        for (own, place), (type_, size) in self.kind.padded.items():
+            array = made[place] if own == kind else None
+            if array is not None:
+                rows = np.zeros((len(array), size), array.dtype)
+                rows[:, : type_.size] = array.reshape(len(array), type_.size)
+                made[place] = rows
+        return made
+
+    def arrays(
+        self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
+    ) -> Arrays:
+        """All arrays of a call, including those for results that are computed but not returned."""
+        begun = list(initial)
+        for place, zeros in self.filled.items():
+            if begun[place] is None:
+                begun[place] = zeros
+        if self.kind.is_plain:
+            final, outputs = results.final, results.outputs
+            in_order = [*sequences, *begun, *final, *statics, *outputs, *self.offsets]
+            return Arrays(in_order, final, results, None, self.batch, {}, None)
+        sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
+        kinds: Kinds = {}
+        final, others, kept = results.final, list[Array](), None
+        if self.finish is not None:
+            kept = POOL.take(self.finish.kept.bytes, zeroed=False)
+            own = self.finish.arrays(results, kept)
+            kinds = {**own, "inputs": sequences, "initial": begun, "statics": statics}
+            final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
+        record = POOL.take(self.record) if self.record else None
+        in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
+        return Arrays(in_order, final, results, record, self.batch, kinds, kept)
+
+
+def most_steps(call: Call) -> int:
+    """The largest number of steps of a block, in a call whose sequences may end early."""
+    assert call.until is not None
+    many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
+    return 1 if many or not call.until.beyond else ENDING_STEPS
+
+
+def is_appended(call: Call) -> bool:
+    """Whether the output rows of a call are appended to a buffer, since their number is not known.
+
+    With `last_only` each sequence has one row, unless steps past its end are computed.
+    """
+    return call.until is not None and not (call.last_only and most_steps(call) == 1)
+
+
+def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
+    """For each axis, the offsets of inner sequences: of the words of each sequence, or of each step."""
+    owned = [axis.table == "owner" for axis in axes]
+    offsets = [
+        positions.beside[axis.name] if own else positions.inner[0]
+        for axis, own in zip(axes, owned, strict=True)
+    ]
+    counts = [positions.rows if own else positions.total for own in owned]
+    # The Ragged has checked this; machine code reads an offset for each sequence or step.
+    assert all(len(array) == count + 1 for array, count in zip(offsets, counts, strict=True))
+    return [np.ascontiguousarray(array, np.int64) for array in offsets]
+
+
+def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
+    """The mean number of words of a row along each axis, rounded up to a power of two so that calls of about
+    the same size share decisions.
+    """
+    means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
+    return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

@@ -1,0 +1,208 @@
+"""A kernel bound to its parameters: the argument words of a call, and the work before and after the steps."""
+
+from collections.abc import Sequence
+from struct import Struct
+
+import numpy as np
+
+from stepnet.compiler.plan.load import Size
+from stepnet.compiler.plan.partition import Partition, partition
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.base import Array, Call
+from stepnet.compiler.targets.cpu.compile.compiled import Compiled
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.words import ARRAYS, CALL_WORDS, WORDS
+from stepnet.compiler.targets.cpu.products.constants import constant_values
+from stepnet.compiler.targets.cpu.running.finish import Finish
+from stepnet.compiler.targets.cpu.running.form import Arrays, Form, Kind, offsets_by_axis, words_of
+from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
+from stepnet.compiler.targets.cpu.running.refill import Refill
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
+from stepnet.compiler.targets.processor import machine_for
+from stepnet.errors import InputError
+
+# The number of sequences per call of machine code, so that interrupts are handled in between.
+SEQUENCES = 256
+# The largest number of sizes of calls whose partition is cached.
+DECIDED = 256
+# The byte offsets of a call's own words, and of the pointers to arrays behind them.
+CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
+
+
+class Native:
+    """A kernel bound to its parameters. It holds no state of calls, so threads may share it."""
+
+    def __init__(
+        self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None, target: Target
+    ) -> None:
+        self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
+        self.refill: Refill | None = None
+        self.constants = constants
+        words = compiled.words
+        self.array_words = [word for kind in ARRAYS for word in words[kind]]
+        # The permutation from the order of arrays to that of their words: pointers are written in one go.
+        self.in_words = sorted(range(len(self.array_words)), key=self.array_words.__getitem__)
+        self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
+        self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
+        self.padded = {each.word: each for each in compiled.inner if each.padded != each.type.size}
+        self.partitions: dict[tuple[int, Size], Partition] = {}
+        self.by_sequence = compiled.sequences is not None or compiled.ended is not None
+        self.kind = self.kind_of(plan)
+
+    def kind_of(self, plan: Plan) -> Kind:
+        """The kinds of arrays of all calls."""
+        types = [plan.net.type_of(result) for result in plan.net.results]
+        places = plan.ends.steps, plan.ends.rows, plan.ends.totals
+        outputs, rows, totals = ([types[place] for place in kind] for kind in places)
+        wanted = [
+            self.finish is not None or word in self.compiled.wanted for word in self.compiled.words["initial"]
+        ]
+        memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
+        filled = {place: memories[place] for place, want in enumerate(wanted) if want}
+        record = self.compiled.strides["sequence"] if self.by_sequence else 0
+        kinds = ("inputs", "statics")
+        padded = {
+            (kind, place): (self.padded[word].type, self.padded[word].padded)
+            for kind in kinds
+            for place, word in enumerate(self.compiled.words[kind])
+            if word in self.padded
+        }
+        return Kind(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
+        if not all(array.flags.c_contiguous for array in parameters):
+            return False
+        if self.refill is None:
+            like = [
+                array.copy() for array in parameters
+            ]  # tied weights may be one array; copies are distinct
+            values = constant_values(self.plan, like)
+            wanted = () if self.finish is None else tuple(self.finish.constants)
+            entries = self.compiled.constants
+            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.target)
+        known = self.refill(parameters)
+        if self.finish is not None:
+            self.finish.constants.update({number: array.copy() for number, array in known.items()})
+        return True
+
+    # ---- the arguments of a call
+
+    def size(self, call: Call) -> Size:
+        """The size of a call, which decides how threads divide it."""
+        size = SequenceLayout.of(call.positions).size
+        return (
+            size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
+        )
+
+    def partition(self, size: Size, most: int) -> Partition:
+        """How at most `most` threads divide a call of this size."""
+        key = most, size
+        known = self.partitions.get(key)
+        if known is None:
+            if len(self.partitions) >= DECIDED:
+                self.partitions.clear()
+            machine = machine_for(self.target.vector_bytes)
+            known = self.partitions[key] = partition(self.compiled.load, size, most, machine)
+        return known
+
+    @property
+    def defers(self) -> bool:
+        """Whether a call without empty sequences runs only machine code, so that it can be deferred."""
+        return not self.by_sequence and self.finish is None and not self.padded
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether sequences of a call may end early."""
+        recurrence, net = self.plan.recurrence, self.plan.net
+        first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
+        same = first == [net.inputs[place] for place in self.plan.ends.memories]
+        return same and self.finish is None
+
+    def room(self, call: Call) -> int:
+        """The number of words that scratch memory must hold: at least the longest inner sequence."""
+        longest = [
+            int(np.diff(array).max(initial=0))
+            for array in offsets_by_axis(self.compiled.axes, call.positions)
+        ]
+        return (1 << max(longest).bit_length()) + SLACK if longest else 0
+
+    def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
+        """Scratch memory for one set of lanes; see `Workspace`."""
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
+
+    def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
+        """The argument words of a call for a set of lanes.
+
+        ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
+            no limit.
+        lanes: the words of the set of lanes.
+        """
+        before = 0
+        if self.compiled.counts:
+            offset = call.step_offset
+            before = pointer(SequenceLayout.of(call.positions).no_steps if offset is None else offset)
+        record = pointer(arrays.record)
+        return [ticks, call.last_only, record, before, *lanes, *self.pointers(arrays)]
+
+    def pointers(self, arrays: Arrays) -> list[int]:
+        """The pointers to the arrays, in the order of their words."""
+        in_order = arrays.in_order
+        return [pointer(in_order[place]) for place in self.in_words]
+
+    # ---- the work before and after the steps
+
+    def begin(self, call: Call, arrays: Arrays) -> None:
+        """Computes the values needed once per sequence, and the final memories of empty sequences."""
+        if self.compiled.sequences is not None:
+            self.for_each_sequence(self.compiled.sequences, arrays)
+        self.keep_idle(call, arrays)
+
+    def made_of(self, arrays: Arrays) -> list[bytes]:
+        """The contents, as bytes, of the arrays from which values are computed once per sequence."""
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        read = (by_word[word] for word in self.compiled.sequence_words)
+        return [array.tobytes() for array in read if array is not None]
+
+    def keep_idle(self, call: Call, arrays: Arrays) -> None:
+        """Copies the initial memories of empty sequences to their final memories."""
+        positions = call.positions
+        if SequenceLayout.of(positions).filled == positions.rows:
+            return
+        idle = np.flatnonzero(positions.lengths == 0)
+        begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        for final, (begin, field) in zip(arrays.final, begins, strict=True):
+            if begin.field is not None and arrays.record is not None:
+                records = arrays.record[: arrays.batch * self.compiled.strides["sequence"]]
+                own = records.reshape(arrays.batch, -1)[idle, begin.field.offset :][:, : begin.bytes]
+                final[idle] = np.ascontiguousarray(own).view(field.dtype).reshape(final[idle].shape)
+            else:
+                initial = by_word.get(begin.word)
+                final[idle] = 0 if initial is None else initial[idle]
+
+    def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
+        """Computes values once per sequence, some sequences at a time so that interrupts are handled."""
+        status = np.zeros(1, np.int64)
+        words = np.zeros(self.compiled.word_count, np.int64)
+        words[self.array_words] = list(map(pointer, arrays.in_order))
+        for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
+            words[WORD[name]] = pointer(array)
+        for first in range(0, arrays.batch, SEQUENCES):
+            words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, arrays.batch - first)
+            function.call(pointer(words))
+        if status[0]:
+            raise InputError(OUTSIDE)
+
+    def end(self, form: Form, arrays: Arrays) -> None:
+        """Computes the values of each sequence after the loop, and totals."""
+        if form.finish is None:
+            return
+        values = form.finish.values(arrays.kinds)
+        form.finish.reduce(values, arrays.kinds)
+        if self.compiled.ended is not None:
+            self.for_each_sequence(self.compiled.ended, arrays)
+        form.finish.total(values, arrays.results)

@@ -1,0 +1,112 @@
+"""Prepared tasks of machine code that run repeatedly, on one thread or several."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.machine.memory import view
+from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
+from stepnet.compiler.targets.cpu.threads.workers import CREW, Orders, Task
+from stepnet.compiler.targets.watching import watching
+from stepnet.errors import InputError
+
+# Threads are woken for steps that follow each other within CLOSELY seconds. To wake one costs as much as
+# several steps, so at least SELDOM seconds pass between two attempts.
+CLOSELY, SELDOM = 100e-6, 2e-3
+OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
+
+
+class PreparedTasks:
+    """The tasks of some workspaces, to be run repeatedly.
+
+    tasks: in the order in which threads take them, the longest first.
+    spaces: the workspaces of the tasks.
+    progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
+    most: the largest number of threads; None for one per task.
+    pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
+        interrupted run may have left.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        spaces: Sequence[Workspace],
+        progress: Array | None,
+        most: int | None = None,
+        pauses: bool = True,
+    ) -> None:
+        for space in spaces:
+            space.begin()
+        self.pausing: Sequence[Workspace] = spaces if pauses else ()
+        self.statuses = [view(space.status) for space in spaces]
+        self.only = tasks[0] if len(tasks) == 1 else None
+        self.held: list[object] = []  # keeps the memory alive that the machine code reads
+        self.reach: Reach | None = None  # the progress of the call; these are the tasks of its wave `place`
+        self.place, self.has_reported = 0, False
+        self.paused: Callable[[], None] | None = None  # called whenever all tasks pause
+        self.tasks = tasks
+        if len(tasks) > 1:
+            self.orders = self.orders_for(tasks, progress, most)
+
+    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
+        """The orders for more than one task."""
+        return Orders(CREW, tasks, progress, most=most)
+
+    def __call__(self) -> None:
+        """Runs all tasks; raises `InputError` if an index is outside its table."""
+        for space in self.pausing:
+            space.begin()
+        for status in self.statuses:
+            status[0] = 0
+        if self.reach is not None and self.place == 0:
+            self.reach.begun = time.perf_counter()
+        if self.only is not None:
+            function, task = self.only
+            while function.call(task):
+                self.between()
+        elif self.statuses:
+            self.share()
+        for status in self.statuses:
+            if status[0]:
+                raise InputError(OUTSIDE)
+
+    def share(self) -> None:
+        """Runs all tasks on several threads."""
+        CREW.run(self.orders, self.between)
+
+    def between(self) -> None:
+        """Reports the progress to a watching function, and lets paused tasks resume."""
+        watch = watching()
+        if watch is not None and self.reach is not None:
+            self.has_reported = True
+            watch(self.reach.progress(self.place, False))
+        if self.paused is not None:
+            self.paused()
+        for space in self.pausing:
+            space.go_on()
+
+
+class Together(PreparedTasks):
+    """A prepared step that is divided among the threads that are awake.
+
+    To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not
+    waited for; they are woken for later steps if steps follow each other closely.
+    """
+
+    ended = roused = 0.0
+
+    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
+        """Orders that wake nobody."""
+        return Orders(CREW, tasks, progress, wake=False, most=most)
+
+    def share(self) -> None:
+        """Runs all tasks on the threads that are awake."""
+        begun = time.perf_counter()
+        while self.orders.lead():
+            self.between()
+        if self.orders.came < self.orders.count:
+            if begun - self.ended < CLOSELY and begun - self.roused > SELDOM:
+                self.roused = begun
+                CREW.rouse(self.orders.count - 1)
+            self.ended = time.perf_counter()

@@ -1,0 +1,140 @@
+"""Replacing the parameters of a bound kernel in its memory.
+
+    bind     evaluate the constants, lay out memory, pack        ->   refill   pack
+
+In training, the parameters change at every step and nothing else does. Most constants are views of
+parameters, which are packed from where they lie. So it is determined once which constants are views, and of
+which parameter. A refill recomputes the few other constants, and packs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.constants import Constants, Packed, Values
+from stepnet.compiler.targets.cpu.products.pack import Packing, Packings
+
+Array = np.ndarray
+Key = tuple[bool, int]
+
+
+class View(NamedTuple):
+    """A view of a parameter: its byte offset, shape, dtype and strides."""
+
+    parameter: int
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    strides: tuple[int, ...]
+
+    def of(self, parameters: Sequence[Array]) -> Array:
+        """This view of other parameters."""
+        # NumPy checks that the view stays inside the buffer of the parameter.
+        buffer = parameters[self.parameter]
+        return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
+
+    @classmethod
+    def of_array(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
+        """An array as a view of one of these parameters; None if it shares memory with none."""
+        for place, parameter in enumerate(parameters):
+            if array is parameter or np.may_share_memory(array, parameter):
+                offset = pointer(array) - pointer(parameter)
+                return cls(place, offset, array.shape, array.dtype, array.strides)
+        return None
+
+
+class Refill:
+    """A function that fills the memory of a bound kernel with other, C-contiguous parameters.
+
+    plan: the plan of the kernel.
+    constants: the layout of its constants.
+    memory: the memory with the constants, which is overwritten.
+    like: parameters of the same shapes, which do not share memory with each other.
+    values: the constants for these parameters.
+    wanted: the constants of the net that a call returns, by number.
+    target: the processor.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        constants: Constants,
+        memory: Array,
+        like: Sequence[Array],
+        values: Values,
+        wanted: Sequence[int],
+        target: Target,
+    ) -> None:
+        self.plan, self.wanted = plan, wanted
+        self.outside = {
+            (True, inner): (False, outer)
+            for inner, outer in zip(plan.body.inputs, plan.recurrence.inputs, strict=True)
+            if plan.body.type_of(inner).extent == CONST
+        }
+        self.views: dict[Key, View | None] = {}
+        self.fixed: dict[Key, Array] = {}
+        for key, value in values.items():
+            node = (plan.body if key[0] else plan.net).nodes[key[1]]
+            if node.operation == "constant":
+                self.fixed[key] = value
+            else:
+                self.views[key] = View.of_array(value, like)
+        self.packings: list[tuple[Packing, Key]] = []
+        in_views = dict[int, list[tuple[Packing, View]]]()
+        self.others: list[tuple[Callable[[Sequence[Array]], None], list[Key]]] = []
+        for offset, entry in constants.entries:
+            if isinstance(entry, np.ndarray):
+                continue
+            keys = [self.key(source.inside, source.number) for source in entry.sources]
+            if all(key in self.fixed for key in keys):
+                continue
+            if isinstance(entry, Packed):
+                made = entry.packings(memory[offset:], [values[key] for key in keys], target)
+                for packing, key in zip(made, keys, strict=True):
+                    if (view := self.views.get(key)) is None:
+                        self.packings.append((packing, key))
+                    elif packing.run is not None:
+                        in_views.setdefault(packing.run.address, []).append((packing, view))
+            else:
+                self.others.append((entry.filler(memory[offset:], target), keys))
+        self.together = [
+            Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
+            for pairs in in_views.values()
+        ]
+
+    def key(self, inside: bool, number: int) -> Key:
+        """The key of a constant in the net that computes it: the outer net for inputs of the body."""
+        return self.outside.get((inside, number), (inside, number))
+
+    def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
+        """The values of the `wanted` constants; fills the memory."""
+        known: dict[Key, Array] = {}
+        addresses = [pointer(array) for array in parameters]
+        with np.errstate(all="ignore"):
+            for pack in self.together:
+                pack(addresses)
+            for packing, key in self.packings:
+                packing(pointer(self.value(key, parameters, known)))
+            for fill, keys in self.others:
+                fill([self.value(key, parameters, known) for key in keys])
+            return {n: self.value((False, n), parameters, known) for n in self.wanted}
+
+    def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
+        """The value of a constant. known: the values computed in this call, to which it is added."""
+        if key in self.fixed:
+            return self.fixed[key]
+        if key not in known:
+            view = self.views[key]
+            if view is not None:
+                known[key] = view.of(parameters)
+            else:
+                node = self.plan.net.nodes[key[1]]
+                operands = [self.value((False, operand), parameters, known) for operand in node.inputs]
+                known[key] = np.asarray(within(node, operands))
+        return known[key]

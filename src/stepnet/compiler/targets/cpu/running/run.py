@@ -1,0 +1,96 @@
+"""The runner of a bound kernel: single calls, prepared calls, and steps of streams."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stepnet.compiler.plan.waves import Waves
+from stepnet.compiler.targets.base import Array, Arrays, Call, FrozenCall, OptionalArrays, Results, Steps
+from stepnet.compiler.targets.cpu.machine.memory import POOL
+from stepnet.compiler.targets.cpu.running.chain import Chain
+from stepnet.compiler.targets.cpu.running.form import Form
+from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.steps import RowSteps, runs_steps
+from stepnet.compiler.targets.packed import CalledSteps, called_again
+
+
+class Runner:
+    """Runs calls of a bound kernel. Several Python threads may call it at the same time."""
+
+    def __init__(self, native: Native) -> None:
+        self.native, self.chain = native, Chain((native,), ((0,),))
+        self.ends_early = native.ends_early
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call; raises `InputError` if an index is outside its table."""
+        if call.until is not None:
+            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes have such calls
+
+            return Ending(self.chain, call).results()
+        started = self.chain.started()
+        results = started.add(call)
+        started.run()
+        return results
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
+        return self.native.rebind(parameters)
+
+    def release(self) -> None:
+        """Returns the kernel's memory to the pool: it must not be called afterwards."""
+        POOL.give_back(self.native.constants)
+        self.chain.release()
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """Runs single steps of a subset of this call's rows."""
+        made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
+        return made or CalledSteps(self, call, results)
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the current contents of its arrays, prepared once."""
+        native = self.native
+        if native.compiled.axes:  # other calls have other inner sequences
+            return called_again(self, call, results)
+        form = Form(native.kind, call)
+        arrays = form.arrays(call.sequences, call.initial, call.statics, results)
+        native.begin(call, arrays)
+        prepared = self.chain.prepared((call,), (arrays,))
+        (run,) = prepared.runs
+        run.held = [call, results, arrays, prepared]
+        if form.finish is None and native.compiled.sequences is None and call.positions.is_full:
+            return run
+        seen = native.made_of(arrays)
+
+        def run_whole() -> None:
+            nonlocal seen
+            now = native.made_of(arrays)
+            if native.compiled.sequences is not None and now != seen:
+                native.for_each_sequence(native.compiled.sequences, arrays)
+            seen = now
+            native.keep_idle(call, arrays)
+            run()
+            native.end(form, arrays)
+
+        return run_whole
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """The prepared form of further calls of the same shapes; None if this call cannot be prepared."""
+        started = self.chain.started()
+        started.add(call)
+        frozen = started.frozen()
+        if frozen is None:
+            return None
+
+        (form,) = frozen.forms
+
+        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+            results = form.results()
+            frozen.run((form.arrays(sequences, initial, statics, results),))
+            return results
+
+        return FrozenCall(run, frozen.bytes)
+
+
+def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
+    """The chain of bound kernels; None if one of them has work for NumPy between the machine code."""
+    natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
+    return Chain(natives, waves, lines) if len(natives) == len(bounds) else None

@@ -1,0 +1,149 @@
+"""The layout of a call's sequences, as tables and pointers for machine code.
+
+    lengths 5 3 2   two sets of lanes   ->   words of each set: 5 steps, order, first, lane_steps, ...
+
+The layout depends only on the lengths and positions of the sequences. So all parts of a schedule that run
+over the same sequences share it.
+
+With one lane per sequence, the first steps have many rows and the last steps a single row; a step of one row
+takes as long as a step of several. So long calls have only as many lanes as can stay active until the end:
+
+    lengths 5 2 2 1    a a a a a    rows 4 3 1 1 1        a a a a a    rows 2 2 2 2 2
+                       b b          in four lanes         b b c c d    in two
+                       c c
+                       d
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.plan.load import LANES, Size
+from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.words import ENDLESS
+from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS, power_of_two
+from stepnet.compiler.targets.lanes import Lanes, lanes_for
+from stepnet.compiler.values.once import computed_once
+from stepnet.ragged.positions import Positions
+
+EXACT = 16
+FEW = 32
+"""Up to this many lengths, Python's built-in functions are faster than NumPy's."""
+EVEN_SECONDS = 1e-3
+"""Calls that take at least this long have as few lanes as they need. To distribute sequences over fewer lanes
+takes some 20 microseconds longer than one lane per sequence."""
+FEWEST_LANES = MOST_ROWS
+"""A set has at least this many lanes if there are enough sequences: the rows of the largest register tile."""
+WORTH = 0.9
+"""Fewer lanes are used if lanes x steps shrinks below this fraction: not for sequences of similar lengths."""
+NUMBERS = np.arange(4096)
+"""The offsets of the steps of a contiguous sequence."""
+KNOWN = "llvm"
+Sets = tuple[tuple[int, tuple[int, ...]], ...]
+"""For each set of lanes, the number of lanes, and the argument words from `until` on."""
+
+
+def rounded(filled: int, longest: int, steps: int) -> Size:
+    """The size of a call, rounded so that calls of about the same size share decisions.
+
+    >>> rounded(64, 500, 5130)
+    Size(filled=64, longest=512, steps=6144, words=())
+    """
+    if not filled:
+        return Size(0, 0, 0)
+    mean = few_digits(-(-steps // filled))
+    filled, longest = filled if filled <= EXACT else few_digits(filled), few_digits(longest)
+    return Size(filled, longest, max(longest, min(longest, mean) * filled))
+
+
+def few_digits(number: int) -> int:
+    """A number rounded up to three significant binary digits.
+
+    >>> few_digits(7), few_digits(65), few_digits(81)
+    (7, 80, 96)
+    """
+    left_out = max(0, number.bit_length() - 3)
+    return -(-number >> left_out) << left_out
+
+
+class SequenceLayout:
+    """The lengths and positions of a call's sequences, and the sets of lanes computed so far.
+
+    filled: the number of sequences that are not empty.
+    longest, steps: the steps of the longest sequence, and of all sequences.
+    size: the rounded size of the call, which decides how threads divide it.
+    """
+
+    def __init__(self, positions: Positions) -> None:
+        lengths = positions.lengths
+        counts: Any = lengths if len(lengths) > FEW else lengths.tolist()
+        self.rows, self.lengths = len(lengths), lengths
+        if len(lengths) > FEW:
+            self.filled = int(np.count_nonzero(lengths))
+            self.longest, self.steps = int(lengths.max()), int(lengths.sum())
+        else:
+            self.filled = len(counts) - counts.count(0)
+            self.longest, self.steps = max(counts, default=0), sum(counts)
+        self.size = rounded(self.filled, self.longest, self.steps)
+        numbers = positions.steps
+        if numbers is None:
+            numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
+        self._held: list[Any] = [positions.starts, lengths, numbers]
+        self._places = tuple(map(pointer, self._held))
+        self._sets: dict[tuple[int, bool], Sets] = {}
+
+    @classmethod
+    def of(cls, positions: Positions) -> "SequenceLayout":
+        """The layout of sequences at these positions, computed once."""
+        laid = positions.derived.get(KNOWN)
+        if laid is None:
+            laid = positions.derived[KNOWN] = cls(positions)
+        return laid
+
+    @computed_once
+    def no_steps(self) -> Array:
+        """Zeros [batch]: the number of steps that ran before a call, if none did."""
+        return np.zeros(self.rows, np.int64)
+
+    def sets(self, count: int, seconds: float) -> Sets:
+        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        even = seconds >= EVEN_SECONDS
+        known = self._sets.get((count, even))
+        if known is None:
+            lanes = self._lanes(count, even)
+            known = self._sets[count, even] = tuple(map(self._words, lanes))
+        return known
+
+    def _lanes(self, count: int, even: bool) -> list[Lanes]:
+        """The lanes of each set; none if all sequences are empty.
+
+        even: whether to use only as many lanes as can stay active until the end.
+        """
+        if not self.filled:
+            return []
+        lanes = lanes_for(self.lengths, LANES * count)
+        if even and (most := self._working_lanes(count) * count) < lanes.count:
+            fewer = lanes_for(self.lengths, most)
+            lanes = fewer if fewer.room < WORTH * lanes.room else lanes
+        count = min(count, lanes.count)
+        return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
+
+    def _working_lanes(self, count: int) -> int:
+        """The largest power of two of lanes per set that can all be as long as the longest sequence."""
+        working = max(1, self.steps // (self.longest * count))
+        return min(LANES, max(FEWEST_LANES, power_of_two(working)))
+
+    def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
+        """The number of lanes of a set, and its argument words."""
+        tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
+        self._held += tables
+        return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
+
+    def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
+        """The argument words of sets of lanes that take sequences from a queue in this order.
+
+        endings: the words `ENDING` of each set.
+        """
+        return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

@@ -1,0 +1,155 @@
+"""Single steps of a subset of the rows, on arrays that stay in place.
+
+    rows 5 2 7    order   5 2 7                  the rows that machine code runs, in this order
+                  starts  . . 1 . . 0 . 2        the index of each row's input and output
+
+A step of other rows only changes the numbers in these tables: no memory is laid out, nothing is compiled.
+Memories, statics and values computed from statics stay in place. Workspaces are kept for numbers of rows
+that are rounded up to powers of two.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.words import CALL_WORDS
+from stepnet.compiler.targets.cpu.running.chain import Prepared, Shape
+from stepnet.compiler.targets.cpu.running.form import Form
+from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Together
+from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
+from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
+from stepnet.compiler.targets.lanes import Lanes, lanes_for
+from stepnet.compiler.targets.threads import threads
+
+MOST_COUNTS = 64
+"""The largest number of different row counts whose tables are kept."""
+PLACES = CALL_WORDS[CALL_WORDS.index("steps") :]
+AT_PLACES, AT_LANES = 8 * WORD[PLACES[0]], 8 * WORD["lanes"]
+pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_into
+
+
+class Share(NamedTuple):
+    """The rows of a step that one workspace runs.
+
+    space: the workspace.
+    order: the table of the rows.
+    own: the positions of these rows among the rows of the step.
+    lanes: the number of lanes.
+    words: the argument words from `steps` on.
+    tables: the other tables that the words point to, kept alive.
+    """
+
+    space: Workspace
+    order: Array
+    own: Array
+    lanes: int
+    words: tuple[int, ...]
+    tables: Lanes
+
+
+class Arranged(NamedTuple):
+    """How a number of rows is run: the prepared workspaces, and the share of rows of each."""
+
+    prepared: Prepared
+    shares: tuple[Share, ...]
+
+
+class RowSteps:
+    """Runs single steps of rows of a call; see `stepnet.compiler.targets.base.Steps`."""
+
+    def __init__(self, native: Native, call: Call, results: Results) -> None:
+        self.native, self.call = native, call
+        self.arrays = Form(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
+        rows = call.positions.rows
+        self.starts, self.lengths = np.zeros(rows, np.int64), np.ones(rows, np.int64)
+        self.numbers = np.zeros(1, np.int64)
+        self.prepared: dict[tuple[int, int, int], Prepared] = {}
+        self.arranged: dict[int, Arranged] = {}
+        self.latest: dict[int, Arranged] = {}
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """A function that runs a step of these rows. It is valid until the next call of `of`."""
+        count = len(rows)
+        self.starts[rows] = np.arange(count)
+        arranged = self.arranged.get(count)
+        if arranged is None:
+            if len(self.arranged) >= MOST_COUNTS:
+                self.arranged.clear()
+            arranged = self.arranged[count] = self.arrange(count)
+        prepared, shares = arranged
+        for share in shares:
+            share.order[...] = rows[share.own]
+        if self.latest.get(id(prepared)) is not arranged:
+            self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
+            for share in shares:
+                share.space.write(pack_places, AT_PLACES, share.words)
+                share.space.write(pack_lanes, AT_LANES, (share.lanes,))
+            self.latest[id(prepared)] = arranged
+        return prepared.runs[0]
+
+    def renew(self, rows: Array) -> None:
+        """Recomputes the values that are computed from the statics of these rows."""
+        native, function = self.native, self.native.compiled.sequences
+        if function is None or self.arrays.record is None or not len(rows):
+            return
+        # In a separate buffer: machine code may write beyond the last row, over values of other rows.
+        stride = native.compiled.strides["sequence"]
+        record = POOL.take((len(rows) + SLACK) * stride)
+        read = set(native.compiled.sequence_words)
+        in_order = [
+            array[rows] if array is not None and word in read else array
+            for word, array in zip(native.array_words, self.arrays.in_order, strict=True)
+        ]
+        native.for_each_sequence(
+            function, self.arrays._replace(in_order=in_order, record=record, batch=len(rows))
+        )
+        kept = self.arrays.record[: self.arrays.batch * stride].reshape(-1, stride)
+        kept[rows] = record[: len(rows) * stride].reshape(-1, stride)
+        POOL.give_back(record)
+
+    def arrange(self, count: int) -> Arranged:
+        """The workspaces for `count` rows, and the tables of the rows that each of them runs."""
+        way = self.native.partition(rounded(count, 1, count), threads()).chosen
+        lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
+        sets = min(way.sets, lanes.count)
+        parts = [lanes.part(place, sets) for place in range(sets)] if sets > 1 else [lanes]
+        room = 1 << (max(part.count for part in parts) - 1).bit_length()
+        prepared = self.prepared_for(sets, way.together, room)
+        shares: list[Share] = []
+        for space, part in zip(prepared.spaces[0], parts, strict=True):
+            order = np.zeros(len(part.order), np.int64)
+            tables = order, part.first, part.steps, self.starts, self.lengths, self.numbers
+            words = int(part.steps[0]), *map(pointer, tables)
+            shares.append(Share(space, order, part.order, part.count, words, part))
+        return Arranged(prepared, tuple(shares))
+
+    def prepared_for(self, sets: int, together: int, room: int) -> Prepared:
+        """The workspaces of `sets` sets of at most `room` lanes."""
+        key = sets, together, room
+        prepared = self.prepared.get(key)
+        if prepared is None:
+            shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
+            kind = Together if together > 1 else PreparedTasks
+            prepared = Prepared([self.native], shape, kind, pauses=False)
+            nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
+            prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
+            self.prepared[key] = prepared  # after all words are written: an interrupt may come before
+        return prepared
+
+
+def runs_steps(native: Native) -> bool:
+    """Whether a kernel can run single steps of a subset of the rows in machine code.
+
+    It cannot if a step has inner sequences, if there is work after the loop, or if values computed once per
+    sequence depend on the initial memory.
+    """
+    compiled = native.compiled
+    memories = set(compiled.words["initial"])
+    once = compiled.sequences is None or memories.isdisjoint(compiled.sequence_words)
+    return once and not compiled.axes and native.finish is None and compiled.ended is None

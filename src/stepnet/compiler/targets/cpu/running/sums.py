@@ -1,0 +1,79 @@
+"""Segment sums in machine code: the sum of the values of each sequence.
+
+    values [rows, n], places and offsets of the sequences   ->   sums [sequences, n]
+
+Rows are read in place, through a table. Each sum is one chain of additions in the order of the steps, so its
+bits depend only on its own sequence. NumPy would first copy the rows into this order, and adds without
+vectors.
+"""
+
+import ctypes
+from functools import cache
+
+import numpy as np
+
+from stepnet.compiler.net.reductions import segment_sum
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.products.contract import ranges
+from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.threads import threads
+
+Array = np.ndarray
+ARRAYS = ("values", "sums", "stride")
+WORDS = (*ARRAYS, "sums_stride", "places", "offsets", "sequences", "columns")
+"""The argument words of one thread, 64 bits each: first those that differ from call to call. stride,
+sums_stride: the bytes from row to row. columns: the number of columns that the thread sums.
+"""
+WORD = {name: place for place, name in enumerate(WORDS)}
+DTYPES = ("float32", "float64")
+SHARED = 2**18
+"""The smallest number of values whose sums are divided among threads: some 50 microseconds of work."""
+ABREAST = 4
+"""The unroll factor: the vectors of a row per iteration of the loop over columns."""
+
+
+def sums(values: Array, places: Array, offsets: Array, target: Target) -> Array:
+    """The sum over each sequence; zeros for an empty one.
+
+    places: the rows of the values, sequence by sequence.
+    offsets: where each sequence begins in `places`, and where the last one ends.
+    """
+    if values.dtype.name not in DTYPES or not values.size:
+        return segment_sum(values[places], offsets)
+    rows = np.ascontiguousarray(values).reshape(len(values), -1)
+    result = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
+    Sums(rows.shape[1], values.dtype.name, places, offsets, target)(rows, result)
+    return result.reshape(len(result), *values.shape[1:])
+
+
+class Sums:
+    """A prepared segment sum of rows of `columns` numbers with fixed places and offsets."""
+
+    def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Target) -> None:
+        self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
+        itemsize = np.dtype(dtype).itemsize
+        count = threads() if len(places) * columns >= SHARED else 1
+        parts = ranges(columns, count, ABREAST * target.vector_bytes // itemsize)
+        self.begins = np.array([first for first, _ in parts]) * itemsize
+        self.words = np.zeros((len(parts), len(WORDS)), np.int64)
+        same = columns * itemsize, *map(pointer, self.held), len(offsets) - 1
+        for words, (first, last) in zip(self.words, parts, strict=True):
+            words[len(ARRAYS) :] = *same, last - first
+        self.work = Work(kernel(target, dtype), self.words)
+
+    def __call__(self, values: Array, out: Array) -> None:
+        """Writes the sums of these values [rows, columns] to `out`; both are C-contiguous."""
+        out[...] = 0
+        for name, array in (("values", values), ("sums", out)):
+            self.words[:, WORD[name]] = pointer(array) + self.begins
+        self.words[:, WORD["stride"]] = values.strides[0]
+        self.work()
+
+
+@cache
+def kernel(target: Target, dtype: str) -> NativeFunction:
+    """The machine code for a dtype; it serves all shapes."""
+    return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)

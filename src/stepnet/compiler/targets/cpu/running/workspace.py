@@ -1,0 +1,208 @@
+"""Workspaces: the scratch memory and the argument words of a set of lanes."""
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.compile.compiled import Compiled, Layout
+from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
+from stepnet.compiler.targets.cpu.machine.words import (
+    ENDING,
+    LANE_TABLES,
+    PROGRESS,
+    ROW_TABLES,
+    STEP_TABLES,
+    WORDS,
+)
+from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES
+
+SLACK = 16
+BLOCK_BYTES = 384 * 1024
+BLOCK_ROWS = 256
+# If sequences may end early, lanes take new ones between blocks. Then a block has at most ENDING_STEPS steps,
+# and several steps only if it has at most ENDING_ROWS rows.
+ENDING_STEPS, ENDING_ROWS = 8, 16
+# A call pauses only between blocks. So a block reads at most this many bytes of parameters.
+PAUSE_BYTES = 600 * 2**20
+# The cost of a byte of words relative to a byte of parameters: the work on words, mostly elementary
+# functions, takes longer than reading.
+WORDS_COST = 4
+WORD = {name: place for place, name in enumerate(WORDS)}
+PAUSE = PROGRESS.index("pause")
+START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
+
+
+def block_rows(layout: Layout) -> int:
+    """The largest number of rows (lanes x steps) of a block of several steps."""
+    # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
+    # evict the parameters of the steps from the last cache.
+    if layout.load.others.weights >= FAR_BYTES:
+        return BLOCK_ROWS
+    return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), 32)
+
+
+def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
+    """The bytes of each part of a workspace in whole cache lines, by the word that points to it.
+
+    strides: the bytes of each record.
+    lanes: the largest number of lanes.
+    rows, steps: the largest numbers of rows and steps of a block.
+    """
+    slots, rows = lanes + SLACK, rows + SLACK
+    sizes = {
+        "now": slots * strides["now"],
+        "next": slots * strides["now"],
+        "lane": slots * strides["lane"],
+        "block": rows * strides["block"],
+        "nowhere": strides["nowhere"],
+    }
+    sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
+    sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry behind the last step is read
+    sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
+    return {name: whole_lines(size) for name, size in sizes.items()}
+
+
+def whole_lines(size: int) -> int:
+    """Bytes, rounded up to whole cache lines."""
+    return -(-size // LINE) * LINE
+
+
+def numbers_at(address: int, count: int) -> Array:
+    """The `count` 64-bit integers at an address, as an array."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+
+
+class Done(NamedTuple):
+    """The finished steps and sequences of a set of lanes, and the numbers of all of them."""
+
+    steps: int
+    all_steps: int
+    sequences: int
+    all_sequences: int
+
+
+class Workspace:
+    """The scratch memory of a set of lanes, and argument words for each thread that runs them.
+
+    compiled, constants: the machine code, and the memory with its constants.
+    lanes: the number of lanes.
+    together: the number of threads that share the steps.
+    reverse: whether sequences run from their last step.
+    room: the number of words of inner sequences that scratch memory holds.
+    ends: whether sequences may end early.
+    block: the largest number of steps of a block; 0 for as many as fit.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        constants: Array,
+        lanes: int,
+        together: int,
+        reverse: bool,
+        room: int,
+        ends: bool,
+        block: int = 0,
+    ) -> None:
+        strides = compiled.strides
+        self.lanes, self.together = lanes, together
+        words, kept_words = (
+            sum(bytes_ for record, bytes_ in strides.items() if record.startswith(f"{kind} "))
+            for kind in ("words", "kept")
+        )
+        in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
+        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.words)
+        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
+        rows = block_rows(compiled)
+        if ends:
+            self.most_rows = min(rows, ENDING_ROWS)
+            block_steps = max(1, min(slowest, ENDING_STEPS))
+            rows = max(lanes, self.most_rows)
+        else:
+            block_steps = max(1, min(rows // lanes, slowest, block or rows))
+            rows = self.most_rows = block_steps * lanes
+        self.most_steps = block_steps
+        sizes = part_sizes(strides, lanes, rows, block_steps)
+        slots = lanes + SLACK
+        sizes |= {
+            "words": whole_lines(together * room * words),
+            "kept_words": whole_lines(lanes * room * kept_words),
+        }
+        for name in ("now", "next", "lane"):
+            sizes[f"inner_{name}"] = whole_lines(slots * strides.get(f"inner {name}", 0))
+        begins = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+        self.memory = POOL.take(sum(sizes.values()))
+        self.status, self.progress = (
+            self.memory[begins[name] : begins[name] + LINE].view(np.int64) for name in ("status", "progress")
+        )
+        self.words = np.zeros((together, compiled.word_count), np.int64)
+        for name, begin in begins.items():
+            self.words[:, WORD[name]] = begin + pointer(self.memory)
+        self.words[:, WORD["thread"]] = range(together)
+        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
+        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse, "room": room}
+        for name, value in fixed.items():
+            self.words[:, WORD[name]] = value
+        self.addresses = [pointer(row) for row in self.words]
+        self.rows = [view(row) for row in self.words]
+        self._begun = view(self.progress)[: len(PROGRESS)]
+
+    def follow(self, ahead: "Workspace") -> None:
+        """Makes the blocks of this workspace wait for those of another, whose outputs are its inputs."""
+        self.words[:, WORD["ahead"]] = pointer(ahead.progress)
+
+    def go_on(self) -> None:
+        """Clears the pause flag of the call, while no thread runs it."""
+        self._begun[PAUSE] = 0
+
+    def begin(self) -> None:
+        """Resets the progress of the call; the number of threads is 1 until others have joined."""
+        self._begun[:] = START
+
+    def done(self) -> Done:
+        """The progress of the current call, while it pauses."""
+        if until := self.rows[0][WORD["until"]]:
+            return self._done_of_waiting(
+                dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
+            )
+        lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
+        lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
+        order = self._table("order", int(first[-1]))
+        lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
+        ends = np.cumsum(lengths)
+        # The offset of each lane's first step is subtracted from the ends of its sequences.
+        ends -= np.repeat((ends - lengths)[first[:-1]], np.diff(first))
+        sequences = int(np.count_nonzero(ends <= begin))
+        return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
+
+    def _done_of_waiting(self, ending: Mapping[str, int]) -> Done:
+        """The progress of a call whose sequences may end early. Steps after an early end count as done.
+
+        The first set of lanes counts all sequences that were taken from the queue. Each set subtracts what
+        its own lanes still have to do, so the sum over all sets is right.
+        """
+        lanes = ending["at_work"]
+        # A sequence is over when it has been taken off its lane.
+        left = int(np.maximum(self._table("left", lanes), 1).sum())
+        if ending["number"]:
+            return Done(-left, 0, -lanes, 0)
+        order = self._table("order", ending["sequences"])
+        lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
+        begun = min(int(numbers_at(ending["waiting"], 1)[0]), len(order))
+        all_steps = int(lengths.sum())
+        return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
+
+    def _table(self, name: str, count: int) -> Array:
+        """The first `count` numbers of a table of the call."""
+        return numbers_at(self.rows[0][WORD[name]], count)
+
+    def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
+        """Writes words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+        for row in self.rows:
+            pack(row, offset, *numbers)

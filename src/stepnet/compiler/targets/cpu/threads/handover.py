@@ -1,0 +1,102 @@
+"""The handover of tasks from one thread to others, in machine code and without the interpreter's lock.
+
+Waking a sleeping thread takes 50 microseconds and more, as long as a small recurrence takes. So an idle
+worker spins for a while, and then sleeps, also in machine code.
+
+A *place* is a mailbox on which one thread waits for another: a word, and a semaphore for sleeping. The state
+of the word is NOTHING (no message), THERE (a message was sent), or ASLEEP (the waiting thread sleeps on the
+semaphore).
+
+A threaded call is one call of `lead`: it claims workers, hands out tasks, runs its own task and waits for
+the others. No Python code runs in between, so no interrupt can raise an exception there. So no memory is
+freed that a worker still uses, and no worker is lost.
+"""
+
+import ctypes
+from dataclasses import dataclass, fields
+
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
+from stepnet.compiler.targets.cpu.machine.target import host_target
+
+NOTHING, THERE, ASLEEP = range(3)
+LOOKS, TURNS = 1000, 60
+"""LOOKS: the polls of a word before a waiting thread yields its processor, some 15 microseconds. TURNS: the
+yields before it sleeps. A training step takes half a millisecond from one call to the next, and PyTorch's
+threads, which need the processor in between, would be blocked by a thread that never yields.
+"""
+
+# Byte offsets in a worker's memory. First line: the place for a new task, the task's function and argument,
+# and its result. Second line: the place for its completion. Third line: whether the worker is claimed, and
+# the address of the next worker. Then the semaphores of both places.
+BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
+END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
+HANDLE = 8
+LEADERS = 8
+"""The byte offset of the number of leading threads, behind the address of the crew's first worker."""
+BYTES = SEMAPHORES + 2 * SEMAPHORE
+
+ORDERS = (
+    "crew",
+    "gate",
+    "patience",
+    "wake",
+    "count",
+    "most",
+    "asked",
+    "came",
+    "worked",
+    "waited",
+)
+TASK_WORDS = ("function", "task", "worker")
+"""The words of `Orders`, followed by three words for each task. Words of the orders:
+
+    crew: the pointer to the address of the first worker, followed by the number of leading threads.
+    gate: 0 for independent tasks. For shared tasks, the pointer to the word for the number of threads, on
+        which threads with a task wait.
+    patience: the number of polls before a shared task that no worker has begun is taken back.
+    wake: whether sleeping workers are woken.
+    count: the number of tasks.
+    most: the largest number of threads; fewer run if other threads lead at the same time.
+    asked, came: the number of threads that were given shared tasks, and of those that began in time.
+    worked, waited: the clock ticks for which the first thread ran its tasks, and then waited for others.
+
+Words of a task:
+
+    function: the address of a function that runs the task and returns whether there is more to do.
+    task: its argument, a pointer.
+    worker: the address of the worker that has the task; 0 for none.
+"""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """The compiled functions. Each takes one pointer.
+
+    look(place): waits for a message (the word is THERE) and takes it.
+    say(place): sends a message, and wakes the thread that sleeps there.
+    rouse(place): wakes the thread that sleeps there, which then spins for a while.
+    serve(worker): waits for tasks and runs them, for ever.
+    lead(orders): runs all tasks, the first one in this thread; returns whether there is more to do.
+    """
+
+    look: NativeFunction
+    say: NativeFunction
+    rouse: NativeFunction
+    serve: NativeFunction
+    lead: NativeFunction
+
+
+SIGNALS: dict[None, Signals] = {}
+
+
+def signals() -> Signals:
+    """The compiled functions: one object for all threads, even if several call this at the same time."""
+    return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
+
+
+def compiled_signals() -> Signals:
+    """The functions, read from disk or compiled now."""
+    compiled = machine_code("threads.handover", host_target())
+    return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))

@@ -1,0 +1,399 @@
+"""The machine code of the handover of tasks between threads; see `handover`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.threads.handover import (
+    ASLEEP,
+    BEGIN,
+    CLAIMED,
+    END,
+    FUNCTION,
+    HANDLE,
+    LEADERS,
+    LOOKS,
+    NEXT,
+    NOTHING,
+    ORDERS,
+    RESULT,
+    TASK,
+    TASK_WORDS,
+    THERE,
+    TURNS,
+)
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_yield
+
+
+def write_handover(target: Target) -> ir.Module:
+    """The module of all functions of `Signals`."""
+    module = ir.Module("handover")
+    look, say = write_look(module, target), write_say(module, target)
+    write_rouse(module, target)
+    write_serve(module, target, look, say)
+    write_lead(module, target, look, say)
+    return module
+
+
+def entered(module: ir.Module, target: Target, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
+    """A new function of a pointer and `numbers` integers, and its code."""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
+    return function, Code(function.append_basic_block("entry"), target)
+
+
+def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
+    """A compare-and-swap of a word from `old` to `new`: whether it succeeded."""
+    word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
+    swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
+    return code.extract_value(swapped, 1)
+
+
+# ---- places ------------------------------------------------------------------------------------------------
+
+
+def ask_system(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
+    """Writes a call of a system function on the semaphore of a place."""
+    handle = code.read(I64, code.at(place, HANDLE), 8)
+    code.function_call(name, I64, [handle, *map(code.number, numbers)])
+
+
+def wake(code: Code, place: ir.Value) -> None:
+    """Writes code that wakes the thread that sleeps at a place."""
+    ask_system(code, "system_post", place, 1, 0)
+
+
+def write_say(module: ir.Module, target: Target) -> ir.Function:
+    """say(place): sets the word to THERE, and wakes the thread that sleeps there."""
+    function, code = entered(module, target, "say")
+    place = function.args[0]
+    before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
+    with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
+        wake(code, place)
+    code.ret(before)
+    return function
+
+
+def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
+    """The phi node that counts the polls of a word, up to `most`, in a loop that ends at `seen` once the word
+    `how` THERE holds. A branch to the block of the phi node begins another round.
+    """
+    word, entry = code.word_pointer(place), code.block
+    look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
+    code.branch(look)
+    code.position_at_end(look)
+    looks = code.phi(I64)
+    looks.add_incoming(code.number(0), entry)
+    read = code.load_atomic(word, "acquire", 8)
+    code.cbranch(code.icmp_signed(how, read, code.number(THERE)), seen, again)
+    code.position_at_end(again)
+    more = code.add(looks, code.number(1))
+    looks.add_incoming(more, again)
+    code.pause()
+    code.cbranch(code.icmp_signed("<", more, most), look, tired)
+    code.position_at_end(tired)
+    return looks
+
+
+def write_look(module: ir.Module, target: Target) -> ir.Function:
+    """look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING."""
+    function, code = entered(module, target, "look")
+    place, turns = function.args[0], code.alloca(I64)
+    blocks = "give_way", "tired", "sleep", "there", "taken"
+    give_way, tired, sleep, there, taken = map(code.append_basic_block, blocks)
+    code.store(code.number(0), turns)
+    looks = read_until(code, place, "==", there, code.number(LOOKS))
+    look = looks.parent
+    turn = code.add(code.load(turns), code.number(1))
+    code.store(turn, turns)
+    code.cbranch(code.icmp_signed("<", turn, code.number(TURNS)), give_way, tired)
+    code.position_at_end(give_way)
+    write_yield(code)
+    looks.add_incoming(code.number(0), give_way)
+    code.branch(look)
+    code.position_at_end(tired)
+    code.store(code.number(0), turns)
+    looks.add_incoming(code.number(0), tired)
+    code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
+    # A signal may also wake the thread, while the word is still ASLEEP.
+    code.position_at_end(sleep)
+    ask_system(code, "system_wait", place, -1)
+    woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
+    looks.add_incoming(code.number(0), sleep)
+    code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
+    # The sender may take its message back.
+    code.position_at_end(there)
+    looks.add_incoming(code.number(0), there)
+    code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
+    code.position_at_end(taken)
+    code.ret(code.number(THERE))
+    return function
+
+
+def write_taken(module: ir.Module, target: Target) -> ir.Function:
+    """taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message back.
+
+    Returns NOTHING if the receiver took the message, THERE if it was taken back.
+    """
+    function, code = entered(module, target, "taken", 1)
+    function.linkage = "internal"
+    place, most = function.args
+    taken = code.append_basic_block("taken")
+    read_until(code, place, "!=", taken, most)
+    back = exchange(code, place, THERE, NOTHING)
+    code.ret(code.select(back, code.number(THERE), code.number(NOTHING)))
+    code.position_at_end(taken)
+    code.ret(code.number(NOTHING))
+    return function
+
+
+def write_rouse(module: ir.Module, target: Target) -> None:
+    """rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
+    function, code = entered(module, target, "rouse")
+    place = function.args[0]
+    with code.when(exchange(code, place, ASLEEP, NOTHING)):
+        wake(code, place)
+    code.ret(code.number(NOTHING))
+
+
+def write_serve(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
+    """serve(worker): for ever waits for a task, runs it, and reports its completion."""
+    function, code = entered(module, target, "serve")
+    worker = function.args[0]
+    again = code.append_basic_block("again")
+    code.branch(again)
+    code.position_at_end(again)
+    code.call(look, [code.at(worker, BEGIN)])
+    address, task = (code.read(I64, code.at(worker, place), 8) for place in (FUNCTION, TASK))
+    code.write(run_task(code, address, task), code.at(worker, RESULT), 8)
+    code.call(say, [code.at(worker, END)])
+    code.branch(again)
+
+
+def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
+    """The result of a task's function, called with a pointer: whether there is more to do."""
+    return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
+
+
+# ---- leading -----------------------------------------------------------------------------------------------
+
+
+class Orders:
+    """Access to the words of orders, in code."""
+
+    def __init__(self, code: Code, pointer: ir.Value) -> None:
+        self.code, self.pointer = code, pointer
+
+    def word(self, name: str) -> ir.Value:
+        """The value of a word."""
+        return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
+
+    def set_word(self, name: str, value: ir.Value) -> None:
+        """Sets a word."""
+        self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
+
+    def of_task(self, place: ir.Value, name: str) -> ir.Value:
+        """The pointer to a word of a task."""
+        offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
+        return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
+
+    def function(self, place: ir.Value) -> ir.Value:
+        """The function of a task."""
+        return self.code.read(I64, self.of_task(place, "function"), 8)
+
+    def task(self, place: ir.Value) -> ir.Value:
+        """The argument of a task."""
+        return self.code.read(I64, self.of_task(place, "task"), 8)
+
+    def run(self, place: ir.Value) -> ir.Value:
+        """Runs a task in this thread: whether there is more to do."""
+        return run_task(self.code, self.function(place), self.task(place))
+
+    def worker(self, place: ir.Value) -> ir.Value:
+        """The address of the worker that has a task; 0 for none."""
+        return self.code.read(I64, self.of_task(place, "worker"), 8)
+
+    def set_worker(self, place: ir.Value, address: ir.Value) -> None:
+        """Sets which worker has a task."""
+        self.code.write(address, self.of_task(place, "worker"), 8)
+
+    def dismiss(self, place: ir.Value) -> None:
+        """Releases the worker of a task for other threads."""
+        claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
+        self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
+        self.set_worker(place, self.code.number(0))
+
+
+def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
+    """lead(orders): recruits workers, runs the first task and all that no worker took, and waits
+    for the rest.
+    """
+    recruit, settle = (
+        write_recruit(module, target, say),
+        write_settle(module, target, write_taken(module, target)),
+    )
+    relieve, finish = write_relieve(module, target), write_finish(module, target, look)
+    function, code = entered(module, target, "lead")
+    pointer, orders = function.args[0], Orders(code, function.args[0])
+    gate = orders.word("gate")
+    shared = code.icmp_signed("!=", gate, code.number(0))
+    with code.when(shared):
+        code.write(code.number(0), code.inttoptr(gate, POINTER), 8)
+    # If several threads lead, each takes a part of the workers: more would compete for processors.
+    leaders = code.word_pointer(code.at(code.inttoptr(orders.word("crew"), POINTER), LEADERS))
+    others = code.atomic_rmw("add", leaders, code.number(1), "acq_rel")
+    part = code.sdiv(orders.word("most"), code.add(others, code.number(1)))
+    is_none = code.icmp_signed("<", part, code.number(1))
+    orders.set_word("most", code.select(is_none, code.number(1), part))
+    code.call(recruit, [pointer])
+    with code.when(shared):
+        code.call(settle, [pointer])
+    cell, scratch = code.alloca(I64), code.alloca(I64, code.number(2))
+    times = [code.alloca(I64) for _ in range(3)]
+
+    def note_time(place: int) -> None:
+        code.store(write_ticks(code, code.address("system_clock"), scratch), times[place])
+
+    with code.when(code.not_(shared)):
+        note_time(0)
+    code.store(orders.run(code.number(0)), cell)
+    with code.when(code.not_(shared)):
+        code.store(code.or_(code.load(cell), code.call(relieve, [pointer])), cell)
+        note_time(1)
+    code.store(code.or_(code.load(cell), code.call(finish, [pointer])), cell)
+    with code.when(code.not_(shared)):
+        note_time(2)
+        began, done, ended = map(code.load, times)
+        orders.set_word("worked", code.sub(done, began))
+        orders.set_word("waited", code.sub(ended, done))
+    code.atomic_rmw("sub", leaders, code.number(1), "acq_rel")
+    code.ret(code.load(cell))
+
+
+def write_recruit(module: ir.Module, target: Target, say: ir.Function) -> ir.Function:
+    """recruit(orders): claims free workers in the order of the crew, and hands each a task."""
+    function, code = entered(module, target, "recruit")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
+    code.store(code.number(1), place_cell)
+    first = code.load_atomic(code.word_pointer(code.inttoptr(orders.word("crew"), POINTER)), "acquire", 8)
+    code.store(first, worker_cell)
+
+    def wanted() -> ir.Value:
+        more = code.icmp_signed("<", code.load(place_cell), orders.word("most"))
+        return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
+
+    with code.loop_while(wanted):
+        place, address = code.load(place_cell), code.load(worker_cell)
+        worker = code.inttoptr(address, POINTER)
+        state = code.load_atomic(code.word_pointer(code.at(worker, BEGIN)), "acquire", 8)
+        awake = code.icmp_signed("!=", state, code.number(ASLEEP))
+        with (
+            code.when(code.or_(awake, code.icmp_signed("!=", orders.word("wake"), code.number(0)))),
+            code.when(exchange(code, code.at(worker, CLAIMED), 0, 1)),
+        ):
+            code.write(orders.function(place), code.at(worker, FUNCTION), 8)
+            code.write(orders.task(place), code.at(worker, TASK), 8)
+            orders.set_worker(place, address)
+            code.call(say, [code.at(worker, BEGIN)])
+            code.store(code.add(place, code.number(1)), place_cell)
+        code.store(code.read(I64, code.at(worker, NEXT), 8), worker_cell)
+    orders.set_word("asked", code.load(place_cell))
+    with code.loop(code.load(place_cell), orders.word("count")) as place:
+        orders.set_worker(place, code.number(0))
+    code.ret(code.number(0))
+    return function
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Loops over all tasks of some orders except the first."""
+
+    code: Code
+    orders: Orders
+
+    def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
+        """Writes a loop over the tasks that have a worker, or over those that have none.
+
+        work: writes its body, from the position and the worker of a task.
+        """
+        code = self.code
+        with code.loop(code.number(1), self.orders.word("count")) as place:
+            address = self.orders.worker(place)
+            how: Literal["!=", "=="] = "!=" if with_worker else "=="
+            with code.when(code.icmp_signed(how, address, code.number(0))):
+                work(place, code.inttoptr(address, POINTER))
+
+
+def write_settle(module: ir.Module, target: Target, taken: ir.Function) -> ir.Function:
+    """settle(orders): takes back tasks that were not begun in time, numbers the threads, and opens
+    the gate.
+    """
+    function, code = entered(module, target, "settle")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(1), cell)
+
+    def settle(place: ir.Value, worker: ir.Value) -> None:
+        state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
+        away = code.icmp_signed("==", state, code.number(THERE))
+        with code.when(away):
+            orders.dismiss(place)
+        with code.when(code.not_(away)):
+            # A task begins with the word for the number of its thread.
+            code.write(code.load(cell), code.inttoptr(orders.task(place), POINTER), 8)
+            code.store(code.add(code.load(cell), code.number(1)), cell)
+
+    Tasks(code, orders).each(settle, with_worker=True)
+    orders.set_word("came", code.load(cell))
+    gate = code.word_pointer(code.inttoptr(orders.word("gate"), POINTER))
+    code.store_atomic(code.load(cell), gate, "release", 8)
+    code.ret(code.number(0))
+    return function
+
+
+def write_relieve(module: ir.Module, target: Target) -> ir.Function:
+    """relieve(orders): takes back tasks that no worker has begun, and runs them: whether there is
+    more to do.
+    """
+    function, code = entered(module, target, "relieve")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(0), cell)
+
+    def take_back(place: ir.Value, worker: ir.Value) -> None:
+        with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
+            orders.dismiss(place)
+
+    def do(place: ir.Value, _: ir.Value) -> None:
+        code.store(code.or_(code.load(cell), orders.run(place)), cell)
+
+    tasks = Tasks(code, orders)
+    tasks.each(take_back, with_worker=True)
+    tasks.each(do, with_worker=False)
+    code.ret(code.load(cell))
+    return function
+
+
+def write_finish(module: ir.Module, target: Target, look: ir.Function) -> ir.Function:
+    """finish(orders): waits for the workers; returns whether any of them has more to do."""
+    function, code = entered(module, target, "finish")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(0), cell)
+
+    def wait(place: ir.Value, worker: ir.Value) -> None:
+        code.call(look, [code.at(worker, END)])
+        code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
+        orders.dismiss(place)
+
+    Tasks(code, orders).each(wait, with_worker=True)
+    code.ret(code.load(cell))
+    return function

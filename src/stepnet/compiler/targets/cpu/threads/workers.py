@@ -1,0 +1,299 @@
+"""Worker threads. They run machine code without the interpreter's lock, and so in parallel."""
+
+import _thread
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+
+from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import aligned, view
+from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
+from stepnet.compiler.targets.cpu.machine.system import clock, semaphores
+from stepnet.compiler.targets.cpu.threads.handover import (
+    ASLEEP,
+    BEGIN,
+    BYTES,
+    END,
+    HANDLE,
+    NEXT,
+    ORDERS,
+    SEMAPHORES,
+    TASK_WORDS,
+    signals,
+)
+
+Array = np.ndarray
+MOST, ASKED, CAME, WORKED, WAITED = map(ORDERS.index, ("most", "asked", "came", "worked", "waited"))
+# The polls of a shared task before its worker is given up: in a call (a sleeping thread needs 50 microseconds
+# to wake, and several times that if its processor sleeps), and in a single step.
+PATIENCE, STEP_PATIENCE = 20000, 40
+# Seconds for which late threads are not used: the first time, and at most.
+LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
+# A thread with an independent task is late if the first thread waits for it longer than LATE_SECONDS, and
+# longer than LATE_TIMES the time of its own tasks: tasks may differ in length. Both times are those of a
+# whole run: in the last part of a run that pauses, the first thread may have little left to do.
+LATE_SECONDS, LATE_TIMES = 1e-3, 3
+# REFUSED: the seconds without new threads after the system refused one. BEGINS: the longest wait for a new
+# thread to begin.
+REFUSED, BEGINS = 1.0, 1.0
+
+
+@cache
+def current_processor() -> Callable[[], int] | None:
+    """A function that returns the number of the caller's processor; None on systems other than Linux."""
+    if sys.platform != "linux":
+        return None
+    return ctypes.CDLL(None)["sched_getcpu"]
+
+
+def keep_away(thread: int) -> None:
+    """Sets the affinity of a sleeping thread to all processors except the caller's.
+
+    Linux wakes a thread on the processor that it last ran on, and with few processors does not look for an
+    idle one. Then the leading thread and its worker would take turns on one processor.
+    """
+    current = current_processor()
+    others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
+    if others:
+        with suppress(OSError):  # a hint, which a system may forbid
+            os.sched_setaffinity(thread, others)
+
+
+class Worker:
+    """A thread that waits for tasks in machine code. It joins its crew by itself once it runs."""
+
+    def __init__(self) -> None:
+        self._signals = signals()
+        self._memory = aligned(BYTES)
+        self._words = self._memory.view(np.int64)
+        self.address: int = self._memory.ctypes.data
+        for number, place in enumerate((BEGIN, END)):
+            handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
+            self._words[(place + HANDLE) // 8] = handle
+        # Released once the thread has joined. A bare lock: an exception in `Event.wait` would leave the event
+        # broken.
+        self.joined = _thread.allocate_lock()
+        self.joined.acquire()
+
+    def start(self, crew: "Crew") -> None:
+        """Starts the thread; raises `RuntimeError` if the system has no thread to spare."""
+        # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
+        # meanwhile.
+        _thread.start_new_thread(self._work, (crew,))
+
+    def _work(self, crew: "Crew") -> None:
+        # A bound method keeps the worker's memory alive as long as the thread polls it.
+        self.thread = threading.get_native_id()
+        crew.join(self)
+        self.joined.release()
+        self._signals.serve.call(self.address)
+
+    def follow(self, following: int) -> None:
+        """Sets the address of the next worker in the crew's list."""
+        self._words[NEXT // 8] = following
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the thread sleeps, so that it begins a task late."""
+        return self._words[BEGIN // 8] == ASLEEP
+
+    def rouse(self) -> None:
+        """Wakes the thread if it sleeps; it then spins for a while."""
+        keep_away(self.thread)
+        self._signals.rouse.call(self.address + BEGIN)
+
+
+Task = tuple[NativeFunction, int]
+"""A function of machine code and its argument, a pointer."""
+
+
+class Orders:
+    """Tasks of machine code that run at the same time; they may be run repeatedly.
+
+    crew: the workers.
+    tasks: a function and its argument per task.
+    progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
+    wake: whether sleeping threads are woken.
+    most: the largest number of threads; None for one per task.
+    """
+
+    def __init__(
+        self,
+        crew: "Crew",
+        tasks: Sequence[Task],
+        progress: Array | None = None,
+        wake: bool = True,
+        most: int | None = None,
+    ) -> None:
+        self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
+        self.count = len(tasks)
+        self.most = self.count if most is None else min(most, self.count)
+        self.words = np.zeros(len(ORDERS) + len(TASK_WORDS) * self.count, np.int64)
+        by_task = self.words[len(ORDERS) :].reshape(self.count, len(TASK_WORDS))
+        by_task[:, :2] = [(function.address, pointer) for function, pointer in tasks]
+        gate = 0 if progress is None else progress.ctypes.data
+        patience = PATIENCE if wake else STEP_PATIENCE
+        known = crew.first.ctypes.data, gate, patience, wake, self.count, self.most
+        self.words[: len(known)] = known
+        self.address: int = self.words.ctypes.data
+        # Reading an element of a NumPy array takes twice as long, and a step takes only some microseconds.
+        self._view = view(self.words)
+        self._stayed = None if progress is None else view(progress)
+        self._lead = signals().lead
+        self._late = int(LATE_SECONDS * clock().per_second)
+        self._worked = self._waited = 0
+
+    def begin(self) -> None:
+        """Begins a run: the time that the first thread works and waits is counted anew."""
+        self._worked = self._waited = 0
+
+    def lead(self) -> bool:
+        """Runs every task on the available threads; returns whether there is more to do."""
+        lateness, words = self.crew.lateness, self._view
+        words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
+        more = bool(self._lead.call(self.address))
+        if self._stayed is None:
+            self._worked += words[WORKED]
+            self._waited += words[WAITED]
+            if self._waited > max(self._late, LATE_TIMES * self._worked):
+                lateness.note(1)
+            return more
+        stayed, came = self._stayed[0], words[CAME]
+        if stayed < came or (self.wake and came < words[ASKED]):
+            lateness.note(min(stayed, came))
+        return more
+
+    @property
+    def came(self) -> int:
+        """The number of threads that ran the shared tasks."""
+        return self._view[CAME]
+
+
+class Lateness:
+    """How many threads calls may use after some were late, because another process uses a processor.
+
+    Late threads are not used for a while, and for twice as long if they are late again soon afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._until = self._seconds = 0.0
+        self._left = 1
+        self.noted = False  # whether any thread was ever late
+
+    def allowed(self, count: int) -> int:
+        """The number of threads, at most `count`, that may share a call now."""
+        return count if time.monotonic() >= self._until else min(count, self._left)
+
+    def note(self, left: int) -> None:
+        """Limits calls to `left` threads for a while."""
+        self.noted = True
+        now = time.monotonic()
+        again = now < self._until + self._seconds
+        self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT
+        self._until, self._left = now + self._seconds, left
+
+
+class Crew:
+    """A pool of workers. Any thread may call; machine code claims free workers.
+
+    The workers are a linked list in memory: `first` has the address of the first worker and the number of
+    leading threads, and each worker has the address of the next.
+    """
+
+    def __init__(self) -> None:
+        self.first = np.zeros(2, np.int64)
+        self.workers: list[Worker] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Resets the pool to no workers, as needed after a fork: threads do not survive it.
+
+        Existing orders refer to `first`, which is cleared in place, so they remain valid.
+        """
+        self.first[:] = 0
+        self.workers.clear()
+        self._joining = threading.Lock()
+        self._starting: list[float] = []
+        self._refused = -REFUSED
+        self.lateness = Lateness()
+
+    def join(self, worker: Worker) -> None:
+        """Adds a worker at the front of the list; called in the worker's thread."""
+        with self._joining:
+            del self._starting[:1]
+            worker.follow(int(self.first[0]))
+            self.workers.append(worker)
+            self.first[0] = worker.address
+
+    def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
+        """Runs all tasks until they are done. `between` is called whenever they pause; it may raise."""
+        orders.begin()
+        wanted = orders.most - 1
+        if len(self.workers) < wanted:
+            self.grow(wanted)
+        for worker in self.workers[-wanted:]:
+            if worker.is_asleep:
+                keep_away(worker.thread)
+        while orders.lead():
+            between()
+
+    def grow(self, wanted: int) -> None:
+        """Starts threads up to `wanted` workers. If the system refuses one, calls run with fewer."""
+        now = time.monotonic()
+        if now - self._refused < REFUSED:
+            return
+        # Workers that other threads have started and that have not joined yet.
+        self._starting = [begun for begun in self._starting if now - begun < BEGINS]
+        for _ in range(wanted - len(self.workers) - len(self._starting)):
+            self._starting.append(now)
+            worker = Worker()
+            try:
+                worker.start(self)
+            except RuntimeError:
+                self._refused = now
+                return
+            worker.joined.acquire(timeout=BEGINS)
+
+    def rouse(self, count: int) -> None:
+        """Wakes `count` workers ahead of calls that are expected soon."""
+        if len(self.workers) < count:
+            self.grow(count)
+        for worker in self.workers[-count:]:
+            worker.rouse()
+
+
+CREW = Crew()
+
+
+class Work:
+    """Calls of a machine code function with different argument words, divided among threads.
+
+    function: the function.
+    words: rows of argument words, which may be changed between calls.
+    firsts: the rows at which a task begins; None for one task per row.
+    """
+
+    def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
+        self.function, self.words = function, words
+        rows = range(len(words)) if firsts is None else firsts
+        self.tasks = [words[row:].ctypes.data for row in rows]
+        pairs = [(function, task) for task in self.tasks]
+        self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
+
+    def __call__(self) -> None:
+        """Runs all tasks."""
+        if self.orders is None:
+            self.function.call(self.tasks[0])
+        else:
+            CREW.run(self.orders)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CREW.forget)

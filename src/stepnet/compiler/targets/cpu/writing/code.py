@@ -1,0 +1,383 @@
+"""An LLVM builder with loops, vectors and byte addressing: the few constructs that the engine's code uses."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.binding import llvm_version_info
+
+from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
+from stepnet.compiler.targets.cpu.machine.target import Target
+
+check_llvmlite()  # before the first line that older versions do not understand
+
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+POINTER = ir.PointerType()
+
+REGISTER_TYPES = {
+    "float32": ir.FloatType(),
+    "float64": ir.DoubleType(),
+    "float16": I16,  # the bits: float16 and bfloat16 are storage dtypes, not computed in
+    "bfloat16": I16,
+    "int32": I32,
+    "int64": I64,
+    "bool": I1,
+}
+HAS_SPLAT = llvm_version_info[0] >= 20
+"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
+MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
+
+
+class Splat(ir.Constant):
+    """A vector with the same number in every element."""
+
+    def get_reference(self) -> str:
+        """The text of the constant as an operand."""
+        return f"splat ({self.constant[0]})"
+
+
+# Equal constants are one object, so that their text, which is long for vectors, is generated once.
+
+
+@lru_cache(maxsize=4096)
+def integer(value: int) -> ir.Constant:
+    """A 64-bit integer."""
+    return ir.Constant(I64, value)
+
+
+@lru_cache(maxsize=1024)
+def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
+    """A vector with a number in every element."""
+    return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
+
+
+@lru_cache(maxsize=1024)
+def places(first: int, count: int) -> ir.Constant:
+    """The vector of `count` consecutive integers from `first` on: a mask for `shuffle_vector`."""
+    return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+
+
+class Undefined(ir.Constant):
+    """LLVM's `undef`. llvmlite would write it for every element of a vector."""
+
+    def get_reference(self) -> str:
+        """The text of the constant as an operand."""
+        return "undef"
+
+
+@lru_cache(maxsize=1024)
+def undefined(type_: ir.Type) -> ir.Constant:
+    """An undefined value of a type."""
+    return Undefined(type_, ir.Undefined)
+
+
+class Code(ir.IRBuilder):
+    """An LLVM builder that knows its target, with loops, conditions and vectors.
+
+    It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
+    """
+
+    def __init__(self, block: ir.Block, target: Target) -> None:
+        super().__init__(block)
+        self.target = target
+        self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
+
+    # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
+
+    def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
+        """The value of an operation without side effects, written unless this block already has it."""
+        block, known = self.places
+        if block is not self.block:
+            known = dict[tuple[str, int, int], ir.Value]()
+            self.places = self.block, known
+        key = what, id(a), id(b)  # the instructions keep these objects alive
+        if key not in known:
+            known[key] = write()
+        return known[key]
+
+    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The sum of two integers."""
+        if rhs is integer(0):
+            return lhs
+        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
+
+    def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The product of two integers."""
+        if rhs is integer(1):
+            return lhs
+        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
+
+    # ---- numbers
+
+    def number(self, value: int) -> ir.Constant:
+        """A 64-bit integer constant."""
+        return integer(value)
+
+    def splat(self, type_: ir.Type, value: float) -> ir.Constant:
+        """The constant `value` of a scalar type, or a vector with it in every element."""
+        if isinstance(type_, ir.VectorType):
+            return repeated(type_, ir.Constant(type_.element, value))
+        return ir.Constant(type_, value)
+
+    def spread(self, value: ir.Value, width: int) -> ir.Value:
+        """A scalar broadcast to a vector of `width` elements; the scalar itself for width 1."""
+        if width == 1:
+            return value
+        nothing = undefined(ir.VectorType(value.type, width))
+        first = self.insert_element(nothing, value, ir.Constant(I32, 0))
+        return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
+
+    def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        """`count` elements of a vector, from the element `first` on."""
+        return self.shuffle_vector(value, undefined(value.type), places(first, count))
+
+    def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
+        """A register with elements from `count` on, in each group of `width`, replaced by those of
+        `others`.
+        """
+        kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
+        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
+        return self.select(mask, value, others)
+
+    def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The smaller of two integers."""
+        return self.select(self.icmp_signed("<", a, b), a, b)
+
+    # ---- calls
+
+    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of `llvm.<name>` (mangled with the result type), declared in the module when first used."""
+        return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
+
+    def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of a function by name, declared in the module when first used."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
+        return self.call(function, arguments)
+
+    def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of the function at an address."""
+        type_ = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = self.inttoptr(address, type_.as_pointer())
+        assert isinstance(function, ir.NamedValue)
+        return self.call(function, arguments)
+
+    def address(self, name: str) -> ir.Value:
+        """The address of a function by name, as a 64-bit integer."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(I64, []), name)
+        return self.ptrtoint(function, I64)
+
+    def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c: a fused multiply-add if the target has it; else rounded twice."""
+        if not self.target.has_fused:
+            return self.fadd(self.fmul(a, b), c)
+        return self.intrinsic("fma", a.type, [a, b, c])
+
+    def pause(self) -> None:
+        """Writes a pause, which tells an x86 processor that this is a spin loop."""
+        if self.target.cpu:
+            self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
+
+    # ---- memory
+
+    def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
+        """The pointer plus an offset in bytes."""
+        if isinstance(offset, int):
+            return pointer if offset == 0 else self.at(pointer, self.number(offset))
+        return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
+
+    def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
+        """A load of a value of a type."""
+        return self.load(pointer, align=align, typ=type_)
+
+    def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
+        """Writes a store of a value."""
+        self.store(value, pointer, align=align)
+
+    def word_pointer(self, pointer: ir.Value) -> ir.Value:
+        """A typed pointer to a 64-bit word, as llvmlite requires for atomic stores."""
+        return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
+
+    def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Element `index` of an array of 64-bit integers."""
+        return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
+        """Sets element `index` of an array of 64-bit integers."""
+        self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
+        """Prefetches the cache line of a pointer. is_written: whether it will be written."""
+        hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
+        self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+
+    def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
+        """Copies `count` bytes; the two ranges must not overlap."""
+        arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
+
+    def zero_bytes(self, target: ir.Value, count: int) -> None:
+        """Sets `count` bytes to zero."""
+        arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
+
+    # ---- control
+
+    @contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
+        """A loop: the code inside runs for i = start, start + step, ... while i < stop; yields i."""
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
+        before = self.block
+        self.branch(head)
+        self.position_at_end(head)
+        index = self.phi(I64)
+        index.add_incoming(start, before)
+        self.cbranch(self.icmp_signed("<", index, stop), body, after)
+        self.position_at_end(body)
+        yield index
+        stride = self.number(step) if isinstance(step, int) else step
+        index.add_incoming(self.add(index, stride), self.block)
+        self.branch(head)
+        self.position_at_end(after)
+
+    def carry(
+        self,
+        start: int,
+        stop: int | ir.Value,
+        begun: Sequence[ir.Value],
+        turn: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
+        *,
+        step: int = 1,
+        runs: bool = False,
+    ) -> list[ir.Value]:
+        """The final values of a loop that carries values in registers, as phi nodes.
+
+        They are `begun` initially, and `turn(i, values)` after iteration i, for i = start, start + step, ...
+        while i < stop.
+
+        runs: whether there is at least one iteration; implied by a constant `stop`. Then the condition is
+            tested only at the end of an iteration, which so has a single branch.
+        """
+        if isinstance(stop, int):
+            if start >= stop:
+                return list(begun)
+            runs, stop = True, self.number(stop)
+        before, head, after = self.block, self.append_basic_block("turn"), self.append_basic_block("carried")
+        self.branch(head)
+        self.position_at_end(head)
+        index, values = self.phi(I64), [self.phi(value.type) for value in begun]
+        if not runs:
+            body = self.append_basic_block("body")
+            self.cbranch(self.icmp_signed("<", index, stop), body, after)
+            self.position_at_end(body)
+        results = [*turn(index, [*values])]
+        following = self.add(index, self.number(step))
+        firsts, nexts = (self.number(start), *begun), (following, *results)
+        for phi, first, then in zip((index, *values), firsts, nexts, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(then, self.block)
+        if runs:
+            self.cbranch(self.icmp_signed("<", following, stop), head, after)
+        else:
+            self.branch(head)
+        self.position_at_end(after)
+        return results if runs else [*values]
+
+    @contextmanager
+    def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
+        """A loop: the code inside runs while the condition holds. holds: writes the condition."""
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
+        self.branch(head)
+        self.position_at_end(head)
+        self.cbranch(holds(), body, after)
+        self.position_at_end(body)
+        yield
+        self.branch(head)
+        self.position_at_end(after)
+
+    def return_when(self, condition: ir.Value, value: ir.Value) -> None:
+        """Writes a return of a value if the condition holds."""
+        leave, stay = self.append_basic_block("leave"), self.append_basic_block("stay")
+        self.cbranch(condition, leave, stay)
+        self.position_at_end(leave)
+        self.ret(value)
+        self.position_at_end(stay)
+
+    @contextmanager
+    def when(self, condition: ir.Value) -> Generator[None]:
+        """A branch: the code inside runs if the condition holds."""
+        inside, after = self.append_basic_block("then"), self.append_basic_block("next")
+        self.cbranch(condition, inside, after)
+        self.position_at_end(inside)
+        yield
+        self.branch(after)
+        self.position_at_end(after)
+
+
+def mangled(type_: ir.Type) -> str:
+    """LLVM's suffix for an overloaded intrinsic: v16f32, f64, i32."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{mangled(type_.element)}"
+    if isinstance(type_, ir.FloatType):
+        return "f32"
+    if isinstance(type_, ir.DoubleType):
+        return "f64"
+    return str(type_)
+
+
+def register_type(dtype: str, width: int) -> ir.Type:
+    """The type of a register of `width` numbers of a dtype: a vector, or a scalar for width 1."""
+    return vector_of(REGISTER_TYPES[dtype], width)
+
+
+def vector_of(element: ir.Type, width: int) -> ir.Type:
+    """The vector type of `width` elements; the element type itself for width 1."""
+    return element if width == 1 else ir.VectorType(element, width)
+
+
+def width_of(value: ir.Value) -> int:
+    """The number of elements of a register."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def element_type(type_: ir.Type) -> ir.Type:
+    """The element type of a register's type."""
+    return type_.element if isinstance(type_, ir.VectorType) else type_
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a register holds floating-point numbers."""
+    return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
+
+
+def is_single(type_: ir.Type) -> bool:
+    """Whether the elements of a register's type are single-precision floats."""
+    return isinstance(element_type(type_), ir.FloatType)
+
+
+def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
+    """A register of `width` contiguous numbers, loaded from memory. Booleans are bytes in memory."""
+    element = MEMORY_TYPES[dtype]
+    value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
+    if dtype != "bool":
+        return value
+    return code.icmp_unsigned("!=", value, code.splat(value.type, 0))
+
+
+def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
+    """Stores a register as contiguous numbers. Booleans become bytes."""
+    if dtype == "bool":
+        width = width_of(value)
+        value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))
+    code.write(value, pointer, align)

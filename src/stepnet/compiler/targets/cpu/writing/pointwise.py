@@ -1,0 +1,308 @@
+"""The machine code of each pointwise operation: one row per operation.
+
+A row takes the operands in registers, already of one dtype, and returns the result. The rules at the end say
+which dtype that is: most operations work in the dtype of their result, comparisons in the promoted dtype of
+their operands.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.targets.cpu.writing.code import (
+    I1,
+    I32,
+    I64,
+    Code,
+    element_type,
+    is_float,
+    register_type,
+    undefined,
+    width_of,
+)
+from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu.writing.powers import power
+from stepnet.compiler.targets.cpu.writing.stored import STORED
+from stepnet.compiler.values.dtypes import DTYPES
+
+Emit = Callable[..., ir.Value]
+Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
+
+
+def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
+    """A register cast from dtype `source` to dtype `target`, with the result of NumPy's astype."""
+    if source == target:
+        return value
+    if source in STORED:
+        return converted(code, STORED[source].widened(code, value), DTYPES[source].compute, target)
+    if target in STORED:
+        return STORED[target].rounded(code, value)
+    type_ = register_type(target, width_of(value))
+    to_float = DTYPES[target].kind == "float"
+    if target == "bool":
+        zero = code.splat(value.type, 0)
+        return (
+            code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
+        )
+    if source == "bool":
+        whole = code.zext(value, register_type("int32", width_of(value)))
+        return code.sitofp(whole, type_) if to_float else code.zext(value, type_)
+    if DTYPES[source].kind == "float":
+        if to_float:
+            return code.fpext(value, type_) if target == "float64" else code.fptrunc(value, type_)
+        return to_integer(code, value, type_)
+    if to_float:
+        return code.sitofp(value, type_)
+    return code.sext(value, type_) if target == "int64" else code.trunc(value, type_)
+
+
+def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
+    """A float truncated to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
+    limit = 2 ** (63 if element_type(type_) == I64 else 31)
+    above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
+    below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
+    inside = code.and_(above, below)
+    safe = code.select(inside, value, code.splat(value.type, 0.0))
+    return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -limit))
+
+
+def either(floats: str, integers: str) -> Emit:
+    """An operation that calls one method of the builder for floats and another for integers."""
+
+    def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
+        return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
+
+    return emit
+
+
+def compare(sign: Comparison) -> Emit:
+    """A comparison. With a NaN operand it is false, except that != is true."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        if is_float(a):
+            return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
+        if element_type(a.type) == I1:
+            return code.icmp_unsigned(sign, a, b)
+        return code.icmp_signed(sign, a, b)
+
+    return emit
+
+
+def extreme(sign: Comparison, intrinsic: str) -> Emit:
+    """The smaller or larger; NaN if either is."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        if is_float(a):
+            return code.intrinsic(intrinsic, a.type, [a, b])
+        signed = code.icmp_unsigned if element_type(a.type) == I1 else code.icmp_signed
+        return code.select(signed(sign, a, b), a, b)
+
+    return emit
+
+
+def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
+    """An elementary function of one number."""
+
+    def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        return function(code, x)
+
+    return emit
+
+
+def rounded(intrinsic: str) -> Emit:
+    """A rounding of floats to integral values; integers are unchanged."""
+
+    def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
+
+    return emit
+
+
+def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """-x."""
+    return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
+
+
+def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """|x|."""
+    if is_float(x):
+        return code.intrinsic("fabs", x.type, [x])
+    if element_type(x.type) == I1:
+        return x
+    return code.select(code.icmp_signed("<", x, code.splat(x.type, 0)), negative(code, node, x), x)
+
+
+def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """-1, 0 or 1; NaN for NaN."""
+    zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
+    less = code.fcmp_ordered if is_float(x) else code.icmp_signed
+    kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
+    below = code.select(less("<", x, zero), code.splat(x.type, -1), kept)
+    return code.select(less(">", x, zero), one, below)
+
+
+def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The quotient of integers rounded down, and the remainder with the sign of the divisor.
+
+    Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
+    trap for the smallest integer, whose negative overflows.
+    """
+    zero, one = code.splat(a.type, 0), code.splat(a.type, 1)
+    by_zero = code.icmp_signed("==", b, zero)
+    by_minus = code.icmp_signed("==", b, code.splat(b.type, -1))
+    divisor = code.select(code.or_(by_zero, by_minus), one, b)
+    quotient, left = code.sdiv(a, divisor), code.srem(a, divisor)
+    differ = code.icmp_signed("<", code.xor(left, divisor), zero)
+    low = code.and_(code.icmp_signed("!=", left, zero), differ)
+    quotient = code.select(low, code.sub(quotient, one), quotient)
+    quotient = code.select(by_minus, code.sub(zero, a), quotient)
+    left = code.select(low, code.add(left, divisor), left)
+    nothing = code.or_(by_zero, by_minus)
+    return code.select(by_zero, zero, quotient), code.select(nothing, zero, left)
+
+
+def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The quotient of floats rounded down, and the remainder with the sign of the divisor, as in NumPy.
+
+    The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to rounding.
+    """
+    zero, one = code.splat(a.type, 0.0), code.splat(a.type, 1.0)
+    left = fmod(code, a, b)
+    nonzero = code.fcmp_unordered("!=", left, zero)
+    signs = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
+    differ = code.and_(nonzero, signs)
+    whole = code.fdiv(code.fsub(a, left), b)
+    whole = code.select(differ, code.fsub(whole, one), whole)
+    down = code.intrinsic("floor", a.type, [whole])
+    above = code.fcmp_ordered(">", code.fsub(whole, down), code.splat(a.type, 0.5))
+    down = code.select(above, code.fadd(down, one), down)
+    divided = code.fdiv(a, b)
+    signed_zero = code.intrinsic("copysign", a.type, [zero, divided])
+    down = code.select(code.fcmp_ordered("==", whole, zero), signed_zero, down)
+    left = code.select(differ, code.fadd(left, b), left)
+    left = code.select(nonzero, left, code.intrinsic("copysign", a.type, [zero, b]))
+    return code.select(code.fcmp_ordered("==", b, zero), divided, down), left
+
+
+def division(part: int) -> Emit:
+    """An operation that returns the floor quotient (`part` 0) or the remainder (`part` 1)."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        return (float_division if is_float(a) else integer_division)(code, a, b)[part]
+
+    return emit
+
+
+def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The C library's fmod, element by element: exact, and rare enough in a step."""
+    element, width = element_type(a.type), width_of(a)
+    name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
+    if width == 1:
+        return code.function_call(name, a.type, [a, b])
+    result: ir.Value = undefined(a.type)
+    for element_place in range(width):
+        place = ir.Constant(I32, element_place)
+        elements = [code.extract_element(a, place), code.extract_element(b, place)]
+        result = code.insert_element(result, code.function_call(name, element, elements), place)
+    return result
+
+
+def to_power(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """x to a constant power."""
+    return power(code, x, float(node.attributes["exponent"]))
+
+
+def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """The square root, rounded correctly."""
+    return code.intrinsic("sqrt", x.type, [x])
+
+
+def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """The operand, which has already been converted to the dtype of the result."""
+    return x
+
+
+def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether both operands are true."""
+    return code.and_(a, b)
+
+
+def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether at least one operand is true."""
+    return code.or_(a, b)
+
+
+def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether exactly one operand is true."""
+    return code.xor(a, b)
+
+
+def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """Whether the operand is false."""
+    return code.xor(x, code.splat(x.type, 1))
+
+
+def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """One of two values, element by element."""
+    return code.select(condition, a, b)
+
+
+POINTWISE: dict[str, Emit] = {
+    "add": either("fadd", "add"),
+    "subtract": either("fsub", "sub"),
+    "multiply": either("fmul", "mul"),
+    "divide": either("fdiv", "sdiv"),
+    "floor_divide": division(0),
+    "remainder": division(1),
+    "minimum": extreme("<", "minimum"),
+    "maximum": extreme(">", "maximum"),
+    "equal": compare("=="),
+    "not_equal": compare("!="),
+    "less": compare("<"),
+    "less_equal": compare("<="),
+    "greater": compare(">"),
+    "greater_equal": compare(">="),
+    "logical_and": logical_and,
+    "logical_or": logical_or,
+    "logical_xor": logical_xor,
+    "logical_not": logical_not,
+    "where": where,
+    "negative": negative,
+    "absolute": absolute,
+    "sign": sign,
+    "floor": rounded("floor"),
+    "ceil": rounded("ceil"),
+    "rint": rounded("rint"),
+    "sqrt": square_root,
+    **{name: elementary(function) for name, function in ELEMENTARY.items()},
+    "power": to_power,
+    "cast": same,
+    "detach": same,
+}
+
+# As NumPy has it, the sum of two booleans is their "or", their product is their "and".
+BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+COMPARISONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
+
+
+def working_dtypes(node: Node, operands: list[str]) -> list[str]:
+    """The dtype to which each operand is converted before the operation."""
+    if node.operation in COMPARISONS:
+        return [np.result_type(*operands).name] * len(operands)
+    if node.operation in LOGIC:
+        return ["bool"] * len(operands)
+    if node.operation == "where":
+        return ["bool", node.type.dtype, node.type.dtype]
+    return [node.type.dtype] * len(operands)
+
+
+def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
+    """The result of a pointwise node on registers."""
+    wanted = working_dtypes(node, dtypes)
+    operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
+    values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]
+    return POINTWISE[operation](code, node, *values)

@@ -1,0 +1,243 @@
+"""The argument reduction of sin, cos and tan: an angle as a multiple of π/2 and a remainder.
+
+    x = quarter π/2 + high + low,  |high| <= π/4 or barely more
+
+For |x| up to 2^20, π/2 is split into parts of 33 bits, so that quarter * part is exact (Cody and Waite,
+Software Manual for the Elementary Functions, 1980). For larger |x|, the fraction of x 2/π is computed in
+integers from the relevant bits of 2/π (Payne and Hanek, SIGNUM Newsletter 18, 1983). A function of the module
+does that element by element; it is called only if a register holds such a number. The bits of an element do
+not depend on the other elements.
+"""
+
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.writing.code import I1, I64, POINTER, Code, mangled, register_type, width_of
+from stepnet.compiler.targets.cpu.writing.maths import as_integer, magnitude
+from stepnet.compiler.targets.cpu.writing.powers import Pair, ordered_sum, times
+
+LARGEST = 2.0**20
+"""Up to this angle, the number of quarters times a part of π/2 is exact."""
+
+PART_BITS = 33
+I128 = ir.IntType(128)
+
+DIGITS = 1400
+"""The computed bits of π: the largest double is below 2^1024, and 190 further bits are relevant."""
+
+ZEROS = 64
+"""Zero bits ahead of those of 2/π: for the smallest arguments, the window begins before the binary point."""
+
+WORDS = 21
+FUNCTION, TABLE = "stepnet.quarters", "stepnet.two_over_pi"
+
+
+class Turned(NamedTuple):
+    """An angle as `quarter` π/2 + `high` + `low`; only the two lowest bits of `quarter` count."""
+
+    quarter: ir.Value
+    high: ir.Value
+    low: ir.Value
+
+
+def turned(code: Code, x: ir.Value, single: bool) -> Turned:
+    """The angle x, in double precision; `single`: what is left is needed to single precision, in `high`."""
+    size = magnitude(code, x)
+    large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
+    large = code.and_(large, code.fcmp_ordered("<", size, code.splat(x.type, inf)))
+    quick = (quickly_single if single else quickly)(code, x)
+    anywhere = large
+    if isinstance(large.type, ir.VectorType):
+        anywhere = code.function_call(f"llvm.vector.reduce.or.{mangled(large.type)}", I1, [large])
+    before = code.block
+    with code.when(anywhere):
+        slow = slowly(code, x, quick)
+        inside = code.block
+    return Turned(*(either(code, a, before, b, inside) for a, b in zip(quick, slow, strict=True)))
+
+
+def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
+    """The value that comes from the block that was run."""
+    phi = code.phi(value.type)
+    phi.add_incoming(value, block)
+    phi.add_incoming(other, inside)
+    return phi
+
+
+# ---- ordinary angles ---------------------------------------------------------------------------------------
+
+
+def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """How many quarters are nearest to x: as bits, of which the lowest count, and as a negative number."""
+    # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
+    rounder = code.splat(x.type, 1.5 * 2.0**52)
+    shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
+    return as_integer(code, shifted), code.fsub(rounder, shifted)
+
+
+def quickly(code: Code, x: ir.Value) -> Turned:
+    """An angle up to `LARGEST`; the nearest that one comes to a quarter is 2^-60 or so."""
+    quarter, less = counted(code, x)
+    first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
+    left = code.fused(less, first, x)  # exact, as is each product
+    left, lost = exact_sum(code, left, code.fmul(less, second))
+    left, lost_again = exact_sum(code, left, code.fmul(less, third))
+    low = code.fused(less, rest, code.fadd(lost, lost_again))
+    return Turned(quarter, *ordered_sum(code, left, low))
+
+
+def quickly_single(code: Code, x: ir.Value) -> Turned:
+    """The same of a number in single precision: it comes no nearer than 2^-30, and one number is enough."""
+    quarter, less = counted(code, x)
+    first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
+    high = code.fused(less, rest, code.fused(less, first, x))
+    return Turned(quarter, high, code.splat(x.type, 0.0))
+
+
+def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
+    """a + b, exactly, whichever is larger (Knuth, The Art of Computer Programming 2, 4.2.2)."""
+    total = code.fadd(a, b)
+    of_b = code.fsub(total, a)
+    return Pair(total, code.fadd(code.fsub(a, code.fsub(total, of_b)), code.fsub(b, of_b)))
+
+
+# ---- large angles ------------------------------------------------------------------------------------------
+
+
+def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
+    """The angles of a register, those that are large found anew."""
+    with code.goto_entry_block():
+        slots = [code.alloca(value.type) for value in (x, *quick)]
+    for value, slot in zip((x, *quick), slots, strict=True):
+        code.store(value, slot)
+    code.call(function(code), [*slots, code.number(width_of(x))])
+    return Turned(*(code.load(slot) for slot in slots[1:]))
+
+
+def function(code: Code) -> ir.Function:
+    """The module's function that replaces quarter, high and low where x is large; written when first used."""
+    known = code.module.globals.get(FUNCTION)
+    if known is not None:
+        return known
+    type_ = ir.FunctionType(ir.VoidType(), [POINTER] * 4 + [I64])
+    made = ir.Function(code.module, type_, FUNCTION)
+    made.linkage = "internal"
+    x, *results, count = made.args
+    inner = type(code)(made.append_basic_block("entry"), code.target)
+    with inner.loop(inner.number(0), count) as element:
+        offset = inner.mul(element, inner.number(8))
+        number = inner.read(register_type("float64", 1), inner.at(x, offset), 8)
+        size = magnitude(inner, number)
+        above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))
+        with inner.when(inner.and_(above, inner.fcmp_ordered("<", size, inner.splat(size.type, inf)))):
+            for value, place in zip(far(inner, number), results, strict=True):
+                inner.write(value, inner.at(place, offset), 8)
+    inner.ret_void()
+    return made
+
+
+def far(code: Code, x: ir.Value) -> Turned:
+    """One angle beyond `LARGEST`.
+
+    x = m 2^e, with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192
+    bits from there on the product with m is taken modulo 4, and of that the first 128 bits.
+    """
+    bits = as_integer(code, x)
+    exponent = code.and_(code.lshr(bits, code.number(52)), code.number(2047))
+    fraction = code.or_(code.and_(bits, code.number(2**52 - 1)), code.number(2**52))
+    m = code.zext(fraction, I128)
+    first, second, third = (
+        code.zext(word, I128) for word in window(code, code.sub(exponent, code.number(1077 - ZEROS)))
+    )
+    places = ir.Constant(I128, 64)
+    product = code.add(code.mul(m, second), code.lshr(code.mul(m, third), places))
+    product = code.add(code.shl(code.mul(m, first), places), product)
+    nearest = code.add(product, ir.Constant(I128, 2**125))
+    quarter = code.trunc(code.lshr(nearest, ir.Constant(I128, 126)), I64)
+    left, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
+    half_pi = pi() / 2
+    high_part = float(half_pi)
+    parts = Pair(code.splat(x.type, high_part), code.splat(x.type, float(half_pi - Fraction(high_part))))
+    high, low = times(code, as_pair(code, left), parts)
+    total = ordered_sum(code, high, low)
+    is_negative = code.icmp_signed("<", bits, code.number(0))
+    quarter = code.select(is_negative, code.neg(quarter), quarter)
+    turned_back = code.xor(is_negative, is_below)
+    return Turned(quarter, *(code.select(turned_back, code.fneg(part), part) for part in total))
+
+
+def window(code: Code, first: ir.Value) -> list[ir.Value]:
+    """192 bits of 2/π from bit `first` of the table on, in three words."""
+    table = bits_of_two_over_pi(code.module)
+    word = code.lshr(first, code.number(6))
+    shift = code.and_(first, code.number(63))
+    words = [code.read_number(table, code.add(word, code.number(place))) for place in range(4)]
+    return [code.intrinsic("fshl", I64, [a, b, shift]) for a, b in pairwise(words)]
+
+
+def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """An integer's magnitude, and whether it is negative."""
+    is_below = code.icmp_signed("<", value, ir.Constant(I128, 0))
+    return code.select(is_below, code.neg(value), value), is_below
+
+
+def as_pair(code: Code, value: ir.Value) -> Pair:
+    """An integer over 2^128, which is less than 1 and not 0, as two doubles, its first bits exactly."""
+    zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
+    first = code.shl(value, zeros)
+    high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)
+    low = code.and_(code.trunc(code.lshr(first, ir.Constant(I128, 22)), I64), code.number(2**53 - 1))
+    type_ = register_type("float64", 1)
+    scale = code.shl(code.sub(code.number(1023 - 53), code.trunc(zeros, I64)), code.number(52))
+    unit = code.bitcast(scale, type_)
+    lower = code.fmul(unit, code.splat(type_, 2.0**-53))
+    return Pair(code.fmul(code.sitofp(high, type_), unit), code.fmul(code.sitofp(low, type_), lower))
+
+
+def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
+    """The module's table of the bits of 2/π, most significant word first."""
+    known = module.globals.get(TABLE)
+    if known is not None:
+        return known
+    places = 64 * WORDS - ZEROS
+    whole = int(2 / pi() * 2**places)
+    words = [whole >> 64 * place & (2**64 - 1) for place in reversed(range(WORDS))]
+    type_ = ir.ArrayType(I64, WORDS)
+    table = ir.GlobalVariable(module, type_, TABLE)
+    table.initializer = ir.Constant(type_, [ir.Constant(I64, word) for word in words])
+    table.linkage, table.global_constant = "internal", True
+    return table
+
+
+# ---- π -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def pi() -> Fraction:
+    """π, to `DIGITS` bits: 16 arctan(1/5) - 4 arctan(1/239) (Machin, 1706)."""
+    return Fraction(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239), 2 ** (DIGITS + 32))
+
+
+def arctan_of_inverse(n: int) -> int:
+    """arctan(1/n) in units of the last of `DIGITS` + 32 bits, by its series."""
+    power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
+    while power:
+        total += (-1) ** k * (power // (2 * k + 1))
+        power, k = power // n**2, k + 1
+    return total
+
+
+@cache
+def half_pi_parts(count: int) -> tuple[Fraction, ...]:
+    """π/2 as `count` numbers of few bits, and the rest of it."""
+    parts: list[Fraction] = []
+    left, place = pi() / 2, PART_BITS - 1
+    for _ in range(count):
+        parts.append(Fraction(int(left * 2**place), 2**place))
+        left, place = left - parts[-1], place + PART_BITS
+    return (*parts, left)

@@ -1,0 +1,134 @@
+"""Casts between float32 and the 16-bit storage dtypes, which registers hold as integers with their bits.
+
+    bfloat16    the upper half of a float32                                 8 bits of exponent, 7 of mantissa
+    float16     IEEE's half: by instruction, or by what is done to its bits 5 bits of exponent, 10 of mantissa
+
+Both are rounded to the nearest number, of two the even one, once: a float64 goes by way of a float32 that
+keeps, in its last bit, whether anything was lost. A NaN stays one, quiet and of its sign.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.writing.code import I16, I32, Code, is_single, register_type, width_of
+
+ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The casts of a storage dtype: from its bits to float32, and from floats to its bits."""
+
+    widened: Callable[[Code, ir.Value], ir.Value]
+    rounded: Callable[[Code, ir.Value], ir.Value]
+
+
+def like(value: ir.Value, element: ir.Type) -> ir.Type:
+    """The type of a register with as many elements as `value`."""
+    width = width_of(value)
+    return element if width == 1 else ir.VectorType(element, width)
+
+
+def bits_of(code: Code, value: ir.Value) -> ir.Value:
+    """The bits of a float32."""
+    return code.bitcast(value, like(value, I32))
+
+
+def single_of(code: Code, bits: ir.Value) -> ir.Value:
+    """The float32 with these bits."""
+    return code.bitcast(bits, register_type("float32", width_of(bits)))
+
+
+def single(code: Code, value: ir.Value) -> ir.Value:
+    """A float as a float32 that is rounded on as the float itself is: a float64 to odd (Boldo, Melquiond)."""
+    if is_single(value.type):
+        return value
+    near = code.fptrunc(value, register_type("float32", width_of(value)))
+    back, bits = code.fpext(near, value.type), bits_of(code, near)
+    one = code.splat(bits.type, 1)
+    beyond = code.fcmp_ordered(
+        ">", code.intrinsic("fabs", value.type, [back]), code.intrinsic("fabs", value.type, [value])
+    )
+    toward_zero = code.select(beyond, code.sub(bits, one), bits)
+    exact = code.fcmp_unordered("==", back, value)
+    return single_of(code, code.select(exact, bits, code.or_(toward_zero, one)))
+
+
+def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
+    """The float32 with these bits as its upper half."""
+    bits = code.zext(value, like(value, I32))
+    return single_of(code, code.shl(bits, code.splat(bits.type, 16)))
+
+
+def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
+    """The upper half of a float32, rounded by its lower half; for a NaN the NaN that NumPy gives."""
+    value = single(code, value)
+    bits = bits_of(code, value)
+
+    def number(of: int) -> ir.Constant:
+        return code.splat(bits.type, of)
+
+    odd = code.and_(code.lshr(bits, number(16)), number(1))
+    near = code.add(bits, code.add(odd, number(0x7FFF)))
+    sign = code.and_(bits, number(0x80000000))
+    kept = code.select(code.fcmp_unordered("uno", value, value), code.or_(sign, number(0x7FC00000)), near)
+    return code.trunc(code.lshr(kept, number(16)), like(value, I16))
+
+
+def widened_float16(code: Code, value: ir.Value) -> ir.Value:
+    """The float32 equal to a float16."""
+    if code.target.has_half:
+        half = code.bitcast(value, like(value, ir.HalfType()))
+        return code.fpext(half, register_type("float32", width_of(value)))
+    half = code.zext(value, like(value, I32))
+
+    def number(of: int) -> ir.Constant:
+        return code.splat(half.type, of)
+
+    size = code.and_(half, number(0x7FFF))
+    sign = code.shl(code.and_(half, number(0x8000)), number(16))
+    shifted = code.shl(size, number(13))
+    normal = code.add(shifted, number((127 - 15) << 23))
+    endless = code.or_(shifted, number(INFINITY))
+    loud = code.icmp_unsigned(">", size, number(0x7C00))
+    endless = code.select(loud, code.or_(endless, number(0x400000)), endless)
+    count = code.sitofp(size, register_type("float32", width_of(value)))
+    small = bits_of(code, code.fmul(count, code.splat(count.type, 2.0**-24)))
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x0400)), small, normal)
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, endless)
+    return single_of(code, code.or_(absolute, sign))
+
+
+def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
+    """The float16 nearest to a float32."""
+    value = single(code, value)
+    if code.target.has_half:
+        return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
+    bits = bits_of(code, value)
+
+    def number(of: int) -> ir.Constant:
+        return code.splat(bits.type, of)
+
+    size = code.and_(bits, number(ABSOLUTE))
+    sign = code.and_(code.lshr(bits, number(16)), number(0x8000))
+    odd = code.and_(code.lshr(size, number(13)), number(1))
+    biased = code.sub(size, number((127 - 15) << 23))
+    normal = code.lshr(code.add(biased, code.add(odd, number(0xFFF))), number(13))
+    # What is less than the least normal half is counted in its last bits, as large as those of 0.5 here.
+    small = code.fadd(single_of(code, size), code.splat(value.type, 0.5))
+    small = code.sub(bits_of(code, small), number(0x3F000000))
+    payload = code.and_(code.lshr(size, number(13)), number(0x3FF))
+    endless = code.select(
+        code.icmp_unsigned(">", size, number(INFINITY)), code.or_(payload, number(0x7E00)), number(0x7C00)
+    )
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 - 14) << 23)), small, normal)
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, endless)
+    return code.trunc(code.or_(absolute, sign), like(value, I16))
+
+
+STORED = {
+    "float16": Stored(widened_float16, rounded_float16),
+    "bfloat16": Stored(widened_bfloat16, rounded_bfloat16),
+}

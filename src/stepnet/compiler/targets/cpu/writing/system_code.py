@@ -1,0 +1,30 @@
+"""Calls of the system: the clock, resting (a short sleep), and yielding the processor."""
+
+import sys
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.system import REST, clock
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, Code
+
+
+def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
+    """The time in ticks, from the clock function at an address. scratch: a buffer of 16 bytes."""
+    number = clock().number
+    if number is None:
+        code.call_at(address, ir.VoidType(), [scratch])
+        return code.read(I64, scratch, 8)
+    code.call_at(address, ir.VoidType(), [code.number(number), scratch])
+    return code.add(
+        code.mul(code.read(I64, scratch, 8), code.number(10**9)), code.read(I64, code.at(scratch, 8), 8)
+    )
+
+
+def write_rest(code: Code, address: ir.Value) -> None:
+    """Writes a rest: a call of the function at an address."""
+    code.call_at(address, ir.VoidType(), [code.number(0 if sys.platform == "win32" else REST)])
+
+
+def write_yield(code: Code) -> None:
+    """Writes a call that yields the processor to other threads."""
+    code.function_call("system_yield", I32, [])

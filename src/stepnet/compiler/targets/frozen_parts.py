@@ -1,0 +1,229 @@
+"""A frozen schedule: prepared calls of its parts, which run one after the other on other arrays.
+
+    y, h1 = part0(x, None);  y, h2 = part1(y, None)
+
+Between the parts nothing is checked and no work is divided among threads. The lengths of a frozen call's
+sequences are fixed, and there are no gaps between them. A schedule with nested recurrences is not frozen, as
+their inner sequences differ from call to call.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.interpret import Segments
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.memory import HOST
+from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets.base import Arrays, Call, FrozenCall, OptionalArrays, Results
+from stepnet.compiler.targets.part_execution import (
+    ENDS,
+    Frame,
+    Run,
+    Values,
+    call_of,
+    lent_places,
+    memories_of,
+    named_results,
+    own_results,
+    takes_gaps,
+)
+
+Array = np.ndarray
+Step = Callable[[Values], None]
+RunPart = Callable[[int, Values, Frame], Values]
+"""Runs the part at a position of a schedule without freezing, and returns its results."""
+FROZEN = ("recurrence", "plain")
+"""The kinds of parts that an engine may have frozen calls for."""
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """The parts of a schedule as functions.
+
+    constants: the values that do not depend on the call's arrays, by number. They may be replaced between
+        calls.
+    lent: the positions of the results that must be copied before they are returned; see `own_results`.
+    steps: for each part or chain, a function that adds its results to the values so far.
+    bytes: the memory that the parts hold.
+    """
+
+    net: Net
+    ends: Ends
+    constants: Values
+    lent: tuple[int, ...]
+    steps: tuple[Step, ...]
+    bytes: int
+
+    def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+        """The results for these sequences, initial memories and statics."""
+        values = dict(self.constants)
+        for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
+            values.update(zip(numbers, arrays, strict=True))
+        for step in self.steps:
+            step(values)
+        results, ends = own_results(self.net, values, self.lent, HOST), self.ends
+        return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
+
+    @cached_property
+    def numbers(self) -> list[list[int]]:
+        """The numbers of the sequences, the initial memories and the statics."""
+        return numbers_of_call(self.net, self.ends)
+
+
+def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
+    """The numbers in a net of the sequences, the initial memories and the statics of a call."""
+    return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
+
+
+def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
+    """The sequences, initial memories and statics of a call by their numbers in a net."""
+    kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
+    return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
+
+
+def frozen_parts(
+    schedule: Schedule,
+    constants: Values,
+    bound: Sequence[Any],
+    runs: Sequence[Run],
+    run_part: RunPart,
+    call: Call,
+) -> FrozenCall | None:
+    """The frozen schedule for calls like this one; None if it cannot be frozen.
+
+    The call is run once, because freezing a part needs the shapes of the values that it reads.
+    """
+    positions = call.positions
+    plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
+    dense = int(positions.offsets[-1]) == positions.total and (positions.is_packed or takes_gaps(schedule))
+    if not plain or not dense or not positions.rows or not positions.is_full:
+        return None
+    gaps = None if positions.is_packed else positions
+    frame = Frame(Segments(positions.rows, (positions.offsets,)), gaps)
+    net, ends = schedule.net, Ends.of(schedule.net)
+    values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
+    steps, bytes_ = list[Step](), 0
+    for run in runs:
+        chain = frozen_run(run, values, frame)
+        if chain is not None:
+            steps.append(chain[0])
+            bytes_ += chain[1]
+            continue
+        for place in run.places:
+            part = schedule.parts[place]
+            if part.kind == "loop" or any(values[number] is None for number in required_reads(part)):
+                return None
+            frozen = frozen_part(part, bound[place], values, frame)
+            step, size = frozen or (unfrozen_part(place, run_part, frame), 0)
+            step(values)
+            steps.append(step)
+            bytes_ += size
+    parts = FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps), bytes_)
+    return FrozenCall(parts.run, bytes_)
+
+
+def required_reads(part: Part) -> tuple[int, ...]:
+    """The values that a part reads, except initial memories, which a call may leave out."""
+    if part.kind != "recurrence":
+        return part.reads
+    first, last = memories_of(part)
+    return (*part.reads[:first], *part.reads[last:])
+
+
+def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
+    """A function that runs a part without freezing.
+
+    Its results are made contiguous, as frozen parts require: a value broadcast to all rows (with stride 0) is
+    copied.
+    """
+
+    def step(values: Values) -> None:
+        results = run_part(place, values, frame)
+        values.update({number: np.asarray(array, order="C") for number, array in results.items()})
+
+    return step
+
+
+def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
+    """A function that runs one part, frozen for values of these shapes, and the bytes that it holds; None if
+    the part cannot be frozen.
+    """
+    if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
+        return frozen_end(part, frame), 0
+    if part.kind not in FROZEN or part.is_bound_per_call or part.extent not in (ROWS, STEPS):
+        return None
+    frozen: FrozenCall | None = bound.frozen(call_of(part, values, frame))
+    if frozen is None:
+        return None
+    reads, run = Reads(part), frozen.run
+
+    def step(values: Values) -> None:
+        values.update(reads.named(run(*reads.of(values))))
+
+    return step, frozen.bytes
+
+
+def frozen_run(run: Run, values: Values, frame: Frame) -> tuple[Step, int] | None:
+    """A function that runs several parts as one frozen chain, and the bytes that it holds; None if the parts
+    cannot be frozen.
+
+    The parts are run once, which adds their results to `values`.
+    """
+    missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
+    if run.chain is None or missing or not run.fits(frame):
+        return None
+    started, ahead = run.chain.started(), dict(values)
+    for part in run.parts:
+        ahead.update(named_results(part, started.add(call_of(part, ahead, frame))))
+    frozen = started.frozen()
+    if frozen is None:
+        return None
+    parts = [Reads(part) for part in run.parts]
+
+    def step(values: Values) -> None:
+        again = frozen.started()
+        for reads in parts:
+            values.update(reads.named(again.add(*reads.of(values))))
+        again.run()
+
+    step(values)
+    return step, frozen.bytes
+
+
+class Reads:
+    """The values that a part reads, and the numbers of its results."""
+
+    def __init__(self, part: Part) -> None:
+        first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
+        self.sequences, self.memories = part.reads[:first], part.reads[first:last]
+        self.statics, self.part = part.reads[last:], part
+        self.is_sequenced = part.kind == "recurrence"
+
+    def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
+        """The sequences, the initial memories and the statics that the part reads."""
+        sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
+        if not self.is_sequenced:
+            return sequences, [None], statics
+        return sequences, [None if n < 0 else values[n] for n in self.memories], statics
+
+    def named(self, results: Results) -> Values:
+        """The part's results, by number."""
+        return named_results(self.part, results)
+
+
+def frozen_end(part: Part, frame: Frame) -> Step:
+    """A function that selects the last step of each sequence, or the first."""
+    assert part.node is not None
+    first = part.node.attributes["how"] == "first"
+    sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
+
+    def step(values: Values) -> None:
+        values[result] = sequences.ends(values[read], first)
+
+    return step

@@ -1,0 +1,102 @@
+"""The interpreter as an engine: it runs every net, slowly. It is used only if the user requests it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stepnet.compiler.net.interpret import interpret
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.totals import total_of
+from stepnet.compiler.plan.passes import narrowed
+from stepnet.compiler.plan.passes.narrow import any_low
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.base import Array, Call, Cell, FrozenCall, Kernel, Results, Steps, narrow_cell
+from stepnet.compiler.targets.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.once import computed_once
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The interpreter as an engine: the reference for all others."""
+
+    name: str = "interpret"
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """None: the interpreter runs every net."""
+        return None
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The kernel of the traced net; of the schedule's parts if there are low-precision recurrences."""
+        if any_low(schedule.net):
+            return in_parts(schedule, Means(self.compile_plan, total))
+        return InterpreterKernel(schedule.traced)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """None: the interpreter runs every plan."""
+        return None
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """The low-precision cell for a recurrence, or the reason why there is none."""
+        return narrow_cell(plan)
+
+    def compile_plan(self, plan: Plan) -> "InterpreterKernel":
+        """The kernel of one part; its products are computed with the encodings of their weights."""
+        return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
+
+
+def total(node: Node, operands: Sequence[Array]) -> Array:
+    """The value of a node over all rows, computed by NumPy."""
+    return total_of(node, list(operands))
+
+
+@dataclass(frozen=True)
+class InterpreterKernel:
+    """A net that the interpreter will run."""
+
+    net: Net
+
+    def bind(self, parameters: Sequence[Array]) -> "BoundNet":
+        """The net with these parameters."""
+        return BoundNet(self.net, tuple(parameters))
+
+
+@dataclass(frozen=True)
+class BoundNet:
+    """A net with its parameters."""
+
+    net: Net
+    parameters: tuple[Array, ...]
+    ends_early: bool = False
+
+    @computed_once
+    def form(self) -> Form:
+        """The inputs and results of the net, by kind."""
+        return Form(self.net)
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call."""
+        packed = Packed.of(call)
+        values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
+        values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
+        results = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
+        return packed.results(self.form, results)
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """False: binding new parameters costs nothing, so they are not replaced in place."""
+        return False
+
+    def release(self) -> None:
+        """Does nothing: there is no memory to be freed."""
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the current contents of its arrays."""
+        return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """An object that runs single steps of some rows of this call, each as a separate call."""
+        return CalledSteps(self, call, results)
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """None: nothing of an interpreted call can be prepared."""
+        return None

@@ -1,0 +1,116 @@
+"""Frozen calls shared by the steps of a loop: a part is prepared once and run at every step.
+
+In a recurrence whose steps run part by part, each part does little work per step. So its plain parts run on
+arrays that are allocated once. When a sequence ends, its row leaves. Its entries in the arrays are still
+computed, on stale values, until half of the rows have left. A recurrence over sequences that are the same at
+every step, such as static sequences, stays prepared until a row leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.targets.base import Bound, Call, Results
+from stepnet.compiler.targets.packed import plain_call
+
+Array = np.ndarray
+
+
+class Inputs:
+    """Arrays of fixed size with the inputs of a part, and the arrays that were last copied into them."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
+
+    def take(self, arrays: Sequence[Array]) -> None:
+        """Copies arrays to the front of the fixed ones, except those that were copied last time."""
+        for place, array in enumerate(arrays):
+            if array is not self.latest[place]:
+                self.arrays[place][: len(array)] = array
+                self.latest[place] = array
+
+
+class KeptPlain:
+    """A plain part that is frozen for a number of values: its input arrays, and the frozen call."""
+
+    def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
+        self.count, self.inputs = count, Inputs(arrays)
+        types = [net.type_of(number) for number in part.results]
+        self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
+        call = plain_call(self.inputs.arrays, count)
+        self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
+
+    def fits(self, count: int) -> bool:
+        """Whether to use it for `count` values: they fit, and fill more than half of the arrays."""
+        return self.count // 2 < count <= self.count
+
+    def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
+        """The outputs for the first values."""
+        self.inputs.take(arrays)
+        self.run()
+        return [output[:count] for output in self.outputs]
+
+
+class KeptSequences:
+    """A recurrence that is frozen for sequences with these offsets."""
+
+    def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+        self.offsets, first = offsets, len(call.sequences)
+        self.inputs = Inputs([*call.sequences, *call.statics])
+        outputs, final = result_types(part)
+        count = call.positions.rows if call.last_only else call.positions.total
+        self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]
+        self.final = [np.zeros((call.positions.rows, *type_.shape), type_.dtype) for type_ in final]
+        arrays = self.inputs.arrays
+        prepared = replace(call, sequences=arrays[:first], statics=arrays[first:])
+        self.run = bound.again(prepared, Results(self.outputs, self.final))
+
+    def __call__(self, call: Call) -> list[Array]:
+        """The outputs and the last memories."""
+        self.inputs.take([*call.sequences, *call.statics])
+        self.run()
+        return [array[:] for array in (*self.outputs, *self.final)]
+
+
+def result_types(part: Part) -> tuple[list[Type], list[Type]]:
+    """The types of a recurrence's outputs, and of its memories."""
+    assert part.plan is not None
+    net, ends = part.plan.net, part.plan.ends
+    outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
+    return outputs, final
+
+
+Kept = dict[int, "KeptPlain | KeptSequences | Array"]
+"""The prepared parts of a loop, by the identity of the part."""
+
+
+def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
+    """The results of a recurrence over the same sequences at every step of a loop; None if it is not
+    prepared.
+
+    It is prepared when it runs over the same sequences for the second time. It must begin with zeros.
+    """
+    if not call.positions.total or any(memory is not None for memory in call.initial):
+        return None
+    entry = kept.get(id(part))
+    if isinstance(entry, KeptSequences) and entry.offsets is offsets:
+        return entry(call)
+    if entry is offsets:
+        made = kept[id(part)] = KeptSequences(part, bound, call, offsets)
+        return made(call)
+    kept[id(part)] = offsets
+    return None
+
+
+def kept_plain(
+    net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
+) -> list[Array]:
+    """The outputs of a plain part at a step of a loop."""
+    known = kept.get(id(part))
+    if not isinstance(known, KeptPlain) or not known.fits(count):
+        known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)
+    return known(arrays, count)

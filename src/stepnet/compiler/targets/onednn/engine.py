@@ -1,0 +1,212 @@
+"""The engine onednn: known cells run on oneDNN's primitives, everything between them on the engine llvm.
+
+The order "auto" does not include it: stepnet's own machine code needs no padding. It is for comparisons on
+the same net, and for processors on which oneDNN is faster.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets.base import (
+    Arrays,
+    Bound,
+    Call,
+    Cell,
+    FrozenCall,
+    Kernel,
+    OptionalArrays,
+    Results,
+    Steps,
+)
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.onednn.known import Known, known_plan
+from stepnet.compiler.targets.onednn.library import Library, library
+from stepnet.compiler.targets.onednn.padding import Padding, padding
+from stepnet.compiler.targets.onednn.primitives import Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.run import ran
+from stepnet.compiler.targets.packed import CalledSteps, called_again
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.errors import LibraryError
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class OneDnnKernel:
+    """The kernel of a recurrence on oneDNN, to be bound to parameters."""
+
+    known: Known
+
+    def bind(self, parameters: Sequence[Array]) -> Bound:
+        """The bound recurrence. The parameters are copied into oneDNN's layout here."""
+        return BoundRecurrence(self.known, library(), *self.weights(parameters))
+
+    def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
+        """The recurrence, in int8 with the scales of its weights, and the weights."""
+        known = self.known
+        weights = Weights.of(known.recurrence, known.arrays(parameters))
+        return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
+
+
+class BoundRecurrence:
+    """A recurrence bound to its weights."""
+
+    ends_early = False
+
+    def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
+        self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call."""
+        return self.results(padding(call, self.known.cell.recur.reverse), call, call.sequences, call.initial)
+
+    def results(
+        self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
+    ) -> Results:
+        """The results for arrays with the layout of a call. places: the positions of its padded steps."""
+        known = self.known
+        x = features(known, sequences, call.positions.total)
+        made = ran(
+            self.library,
+            self.recurrence,
+            self.weights,
+            places,
+            x,
+            [initial[place] for place in known.memories],
+            last_c="c" in known.final,
+            all_c="c" in known.outputs,
+        )
+        steps = {"h": made.outputs, "c": made.cells}
+        rows = {"h": made.h, "c": made.c}
+        outputs = own([steps[kind] for kind in known.outputs])
+        if call.last_only:
+            outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
+        return Results(outputs, own([rows[kind] for kind in known.final]))
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters; always possible."""
+        self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
+        return True
+
+    def release(self) -> None:
+        """Does nothing: primitives and weights are in shared, bounded caches."""
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the current contents of its arrays."""
+        return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """Runs single steps of a subset of this call's rows, each as a separate call."""
+        return CalledSteps(self, call, results)
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """The prepared form of further calls with the same layout; None for calls of the last outputs
+        only.
+        """
+        places = padding(call, self.known.cell.recur.reverse)
+        if call.last_only:
+            return None
+
+        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+            return self.results(places, call, sequences, initial)
+
+        return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
+
+
+def features(known: Known, sequences: Sequence[Array], total: int) -> Array:
+    """The inputs of a recurrence at each step, [total, inputs]: the features of its sequences joined."""
+    flat = [laid_flat(sequences[place], total) for place in known.reads]
+    return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
+
+
+def laid_flat(sequence: Array, total: int) -> Array:
+    """A sequence as [total, size]. In frozen calls it may have the shape of the caller's array."""
+    return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
+
+
+def own(arrays: Sequence[Array | None]) -> list[Array]:
+    """The arrays in distinct buffers: an array that occurs twice is copied."""
+    seen: set[int] = set()
+    made: list[Array] = []
+    for array in arrays:
+        assert array is not None
+        made.append(array.copy() if id(array) in seen else array)
+        seen.add(id(array))
+    return made
+
+
+LLVM = LlvmEngine()
+
+
+@dataclass(frozen=True)
+class OneDnnEngine:
+    """The engine on the library that STEPNET_ONEDNN names, or on the installed one."""
+
+    name: str = "onednn"
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """The reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
+        parts run.
+        """
+        if reason := missing():
+            return reason
+        known = 0
+        for part in parts_of(schedule):
+            if part.plan is None:
+                continue
+            made = known_plan(part.plan)
+            known += isinstance(made, Known)
+            if isinstance(made, str) and (part.node is not None or schedule.whole is not None):
+                return made
+            if isinstance(made, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
+                return reason
+        return None if known else "there is no recurrence that oneDNN has"
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The reason why a plan does not run on oneDNN itself; None for a recurrence that does."""
+        made = self.cell(plan)
+        return made if isinstance(made, str) else None
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
+        if reason := missing():
+            return reason
+        made = known_plan(plan)
+        return made if isinstance(made, str) else Cell(made.reads, str(made.recurrence))
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The kernel of a schedule: its parts run one after the other, on oneDNN or llvm."""
+        return in_parts(schedule, Means(self.compile_plan, self.total))
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """The kernel of a plan: on oneDNN if it has the recurrence, else on llvm."""
+        known = known_plan(plan)
+        return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """A total, as the engine llvm computes it."""
+        return LLVM.total(node, operands)
+
+
+def missing() -> str | None:
+    """The reason why oneDNN is not available; None if it is."""
+    try:
+        library()
+    except LibraryError as error:
+        return str(error)
+    return None
+
+
+def parts_of(schedule: Schedule) -> Iterator[Part]:
+    """All parts of a schedule, including those inside loops."""
+    for part in schedule.parts:
+        yield part
+        if part.inner is not None:
+            yield from parts_of(part.inner)

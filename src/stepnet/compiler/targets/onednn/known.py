@@ -1,0 +1,219 @@
+"""The recurrence of oneDNN that computes a plan, and its weights in oneDNN's layout (ldigo).
+
+    W [x, (r|z|n) h]   ->   weights_layer [1, 1, x, (z, r, n), h]     the update gate first
+    b + d              ->   bias [1, 1, (z, r, n), h]
+
+In oneDNN, z = 1 keeps the memory. In cells where z = 1 overwrites it, the weights of z change their sign,
+because 1 - s(a) = s(-a).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import Segments, evaluated, interpret
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, STEPS
+from stepnet.compiler.plan.groups import results_of
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.recognise import Recognised, Refused, recognise
+from stepnet.compiler.targets.onednn.interface import ACTIVATIONS
+from stepnet.compiler.targets.onednn.library import library
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.layout.semantics import GATES, Semantics
+
+Array = np.ndarray
+
+SHARED = {"mgu": {"z": "f", "r": "f"}}
+"""For each cell, oneDNN's gates that share one gate of the cell: a minimal gated unit is a GRU with z = r."""
+
+NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
+"""Features that oneDNN's cells lack, with the values that turn them off."""
+
+
+def refusal(semantics: Semantics) -> str | None:
+    """The reason why oneDNN has no cell with these semantics; None if it has one."""
+    cell = semantics.cell
+    if any(getattr(semantics, name) != none for name, none in NONE.items()):
+        return "oneDNN's cells do not clip"
+    if cell == "rnn":
+        known = semantics.candidate_activation in ACTIVATIONS
+        return None if known else f"oneDNN has no activation {semantics.candidate_activation}"
+    wanted = {"gate_activation": "sigmoid", "candidate_activation": "tanh", "output_activation": "tanh"}
+    for name, value in wanted.items():
+        if getattr(semantics, name) != value:
+            return f"its {name} is {getattr(semantics, name)}, and oneDNN's {cell} has {value}"
+    return None
+
+
+def recurrence_of(
+    semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
+) -> Recurrence:
+    """oneDNN's recurrence for a cell. names: the names of its arrays. projected: the size of h after a
+    projection.
+    """
+    gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
+    cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
+    return Recurrence(
+        cell,
+        inputs,
+        hidden,
+        projected if "P" in names else 0,
+        semantics.candidate_activation if cell == "rnn" else "tanh",
+        "p" in names,
+        direction="right2left" if reverse else "left2right",
+    )
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a gate in an array of oneDNN: the cell's array name[..., gate, :], times sign."""
+
+    name: str
+    gate: int
+    sign: float
+
+
+Rows = tuple[tuple[Term, ...], ...]
+"""For each gate of an array of oneDNN, its terms: the gate is their sum."""
+WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
+"""Arrays that have the same layout in oneDNN and in the cell."""
+
+
+def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
+    """The terms of oneDNN's weights and bias, gate by gate."""
+    shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
+    order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
+    signs = [1.0] * len(order)
+    if recurrence.row.reset and semantics.update == "write":
+        signs[recurrence.row.gates.index("z")] = -1.0
+    pairs = list(zip(order, signs, strict=True))
+
+    def rows(*names: str) -> Rows:
+        return tuple(tuple(Term(name, *pair) for name in names) for pair in pairs)
+
+    bias = rows("b", "d")
+    if recurrence.row.biases > len(pairs):  # the candidate's bias inside the reset is a further gate
+        bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
+    return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
+
+
+def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """oneDNN's arrays by name, made of those of a cell: W, R, b, d, p and P, as far as it has them."""
+    gates = len(GATES[semantics.cell])
+    by_gate = {
+        name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
+    }
+    made = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
+    for slot, rows in rows_of(recurrence, semantics).items():
+        made[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
+        for place, terms in enumerate(rows):
+            for term in terms:
+                if term.name in by_gate:
+                    made[slot][0, 0, ..., place, :] += term.sign * by_gate[term.name][..., term.gate, :]
+    if semantics.forget_bias:
+        made["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
+    return {name: made[name] for name in recurrence.weights}
+
+
+def split_gates(array: Array, gates: int) -> Array:
+    """[..., gates * hidden] as [..., gates, hidden]."""
+    return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A plan whose recurrence oneDNN can run.
+
+    net: the net of the plan.
+    cell: the recognised cell.
+    recurrence: oneDNN's recurrence.
+    reads: the positions, in a call, of the sequences that are joined to x.
+    memories: the positions of h, and of c, among the initial memories.
+    parameters: the constants of the net that the body reads, by number.
+    outputs, final: for each result per step, and each final memory, "h" or "c".
+    """
+
+    net: Net
+    cell: Recognised
+    recurrence: Recurrence
+    reads: tuple[int, ...]
+    memories: tuple[int, ...]
+    parameters: tuple[int, ...]
+    outputs: tuple[str, ...]
+    final: tuple[str, ...]
+
+    def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
+        """oneDNN's weights by name, in its layout, computed from the parameters of the plan."""
+        cell, net = self.cell, self.net
+        inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
+        values = evaluated(
+            net, dict(zip(inputs, parameters, strict=True)), sorted({*self.parameters} - {*inputs})
+        )
+        made = interpret(cell.weights, [values[number] for number in self.parameters], Segments(1))
+        arrays = dict(zip(cell.names, made, strict=True))
+        if cell.projected is not None:  # each feature of x is the input of one unit of one gate
+            arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
+            arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
+        return arranged(self.recurrence, cell.semantics, arrays)
+
+
+def known_plan(plan: Plan) -> Known | str:
+    """The recurrence of oneDNN that computes a plan; or the reason why there is none, as a text."""
+    net, ends = plan.traced, plan.ends
+    numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    if len(numbers) != 1:
+        return f"a oneDNN primitive computes one recurrence, and this part of the model has {len(numbers)}"
+    node = net.nodes[numbers[0]]
+    recur = node.recur
+    if recur.following == recur.memories:
+        return "it has no recurrence"
+    cell = recognise(recur)
+    if isinstance(cell, Refused):
+        return f"oneDNN has no such cell: {cell.reason}"
+    reason = refusal(cell.semantics)
+    if reason is not None:
+        return reason
+    operands = recur.operands_by_kind(node.inputs)
+    outputs, final = recur.results_by_kind(results_of(net, numbers[0]))
+    names = "hc"[: recur.memory_count]
+    kinds = {n: kind for n, kind in zip(outputs, cell.outputs, strict=True) if n >= 0}
+    kinds |= {
+        final[place]: name for name, place in zip(names, (cell.h, cell.c), strict=False) if place is not None
+    }
+    sequences = [net.inputs[place] for place in ends.sequences]
+    memories = [net.inputs[place] for place in ends.memories]
+    if any(net.type_of(number).extent != CONST for number in operands.others):
+        return "its step reads statics (values per sequence), which oneDNN's cells cannot read"
+    if not {*operands.sequences} <= {*sequences} or not {*operands.memories} <= {*memories}:
+        return "its inputs or initial memories are computed in the same plan, not by another part"
+    if any(kinds.get(number) is None for number in net.results):
+        return "it has other results than its memories after each step, which are all that oneDNN returns"
+    types = [net.type_of(number) for number in (*sequences, *memories)]
+    if any(type_.dtype != "float32" for type_ in types) or any(
+        s.extent != STEPS for s in types[: len(sequences)]
+    ):
+        dtypes = ", ".join(sorted({type_.dtype for type_ in types}))
+        return f"oneDNN takes sequences and memories of float32, and these are {dtypes}"
+    sizes = [net.type_of(memories[place]).size for place in range(len(memories))]
+    projected = sizes[memories.index(operands.memories[cell.h])]
+    recurrence = recurrence_of(
+        cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse
+    ).in_precision(recur.precision)
+    if recur.precision is not None and (reason := recurrence.refuse(library())):
+        return reason
+    return Known(
+        net,
+        cell,
+        recurrence,
+        tuple(sequences.index(operands.sequences[place]) for place in cell.sequences),
+        tuple(memories.index(operands.memories[place]) for place in (cell.h, cell.c) if place is not None),
+        tuple(
+            n
+            for n, inside in zip(operands.others, recur.others, strict=True)
+            if recur.body.type_of(inside).extent == CONST
+        ),
+        tuple(kinds[net.results[place]] or "" for place in ends.steps),
+        tuple(kinds[net.results[place]] or "" for place in ends.rows),
+    )

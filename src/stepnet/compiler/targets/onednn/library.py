@@ -1,0 +1,257 @@
+"""The shared library of oneDNN: its path, the checks of whether stepnet can use it, and its functions.
+
+If the library is missing or unsuitable, the engine refuses with the reason; the rest of stepnet works.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from ctypes import byref, c_int, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from stepnet.compiler.targets.onednn.interface import (
+    CPU,
+    DIRECTIONS,
+    DTYPES,
+    FUNCTIONS,
+    INFERENCE,
+    ISA_BF16,
+    ISA_F16,
+    ISA_VNNI,
+    MAJOR,
+    QUERY_DIMS,
+    QUERY_DTYPE,
+    QUERY_NDIMS,
+    RETURNS,
+    RUNTIMES,
+    STATUSES,
+    TAGS,
+    UNIMPLEMENTED,
+    USABLE_RUNTIMES,
+    Dims,
+)
+from stepnet.compiler.values.arguments import file_path
+from stepnet.errors import LibraryError, RefusedError
+
+VARIABLE = "STEPNET_ONEDNN"
+WHEEL = "onednn-cpu-gomp"
+NAMES = {"linux": "libdnnl.so.3", "darwin": "libdnnl.3.dylib", "win32": "dnnl.dll"}
+MISSING = (
+    f"oneDNN is not installed: pip install stepnet[onednn], or set {VARIABLE} to the path of libdnnl.so.3"
+)
+
+
+FORKED: list[bool] = []
+"""Not empty in a process forked after a library was loaded: the library's threads do not survive a fork."""
+
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """A loaded library, its version, and its engine for the processor.
+
+    path: the path of the file.
+    functions: the loaded functions.
+    version: such as (3, 2, 0).
+    runtime: the name of its threading runtime.
+    isa: the bits of the instruction sets that it uses.
+    engine: the handle of its engine for the processor.
+    """
+
+    path: str
+    functions: Any
+    version: tuple[int, int, int]
+    runtime: str
+    isa: int
+    engine: c_void_p
+
+    def __repr__(self) -> str:
+        return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
+
+    def call(self, name: str, *arguments: Any, asked: str = "") -> None:
+        """Calls a function. If it fails, raises `RefusedError` for a missing implementation, else
+        `LibraryError`.
+
+        asked: a description of the request, for the message.
+        """
+        status = getattr(self.functions, name)(*arguments)
+        if status:
+            raise failure(self, name, status, asked)
+
+    def lacks(self, dtype: str) -> str | None:
+        """The reason why recurrences in this dtype do not run on this processor; None if they do."""
+        bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
+        if bit and not self.isa & bit:
+            return f"this processor has no instructions for {dtype} that oneDNN could use"
+        return refusal(self, dtype) if bit else None
+
+    @property
+    def largest_weight(self) -> int:
+        """The largest int8 weight without overflow: half as large if the processor adds pairs in 16 bits."""
+        return 127 if self.isa & ISA_VNNI else 63
+
+    def check_process(self) -> None:
+        """Raises `LibraryError` in a forked process, in which the threads of the library do not exist."""
+        if FORKED:
+            raise LibraryError(
+                "oneDNN was loaded before this process was forked, and its threads are not in it; start the "
+                "process by multiprocessing's 'spawn' or 'forkserver', or load oneDNN in it alone"
+            )
+
+    def limit_threads(self, count: int) -> None:
+        """Sets the number of threads for calls from this Python thread; only with OpenMP."""
+        if hasattr(self.functions, "omp_set_num_threads"):
+            self.functions.omp_set_num_threads(c_int(count))
+
+
+def failure(library: Library, name: str, status: int, asked: str) -> LibraryError | RefusedError:
+    """The exception for a status that is not success."""
+    said = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
+    what = f"{name}, asked for {asked}" if asked else name
+    kind = RefusedError if status == UNIMPLEMENTED else LibraryError
+    return kind(f"oneDNN {'.'.join(map(str, library.version))} says {said} to {what}")
+
+
+def library(path: str | None = None) -> Library:
+    """The library at a path; by default the one that STEPNET_ONEDNN names, or else the installed one.
+
+    Raises:
+        LibraryError: If there is no usable library, with the reason.
+    """
+    if path is None or path == "":
+        return loaded(os.environ.get(VARIABLE) or "")
+    return loaded(str(file_path(path, "library")))
+
+
+@cache
+def loaded(path: str) -> Library:
+    """The library at a path, loaded once; "" for the installed one."""
+    for candidate in (path,) if path else candidates():
+        return opened(candidate)
+    raise LibraryError(MISSING)
+
+
+def after_fork() -> None:
+    """Remembers in a forked process that a library was loaded before."""
+    if loaded.cache_info().currsize:
+        FORKED.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
+
+
+def candidates() -> Iterator[str]:
+    """The paths of installed libraries: the wheel's, and that of the environment."""
+    name = NAMES.get(sys.platform, NAMES["linux"])
+    try:
+        files = distribution(WHEEL).files or ()
+        places = [Path(str(file.locate())) for file in files if file.name == name]
+    except PackageNotFoundError:
+        places = []
+    for place in (*places, Path(sys.prefix, "lib", name)):
+        if place.exists():
+            yield str(place.resolve())
+
+
+def opened(path: str) -> Library:
+    """The library at a path, with its functions declared and its constants checked."""
+    try:
+        functions = ctypes.CDLL(path)
+    except OSError as error:
+        raise LibraryError(
+            f"{path} cannot be loaded as oneDNN: {error}; pip install {WHEEL} has one that needs nothing else"
+        ) from None
+    lacking = [name for name in FUNCTIONS if not hasattr(functions, name)]
+    if lacking:
+        raise LibraryError(f"{path} is not oneDNN {MAJOR}: it has no function {lacking[0]}")
+    for name, types in FUNCTIONS.items():
+        declared = getattr(functions, name)
+        declared.argtypes, declared.restype = types, RETURNS.get(name, c_int)
+    version = functions.dnnl_version().contents
+    number = (version.major, version.minor, version.patch)
+    text = f"{path} is oneDNN {'.'.join(map(str, number))}"
+    if version.major != MAJOR:
+        raise LibraryError(f"{text}, and stepnet calls version {MAJOR}")
+    runtime = RUNTIMES.get(version.cpu_runtime, str(version.cpu_runtime))
+    if version.cpu_runtime not in USABLE_RUNTIMES:
+        raise LibraryError(
+            f"{text} built for {runtime}, which finds no processor here; pip install {WHEEL}: it "
+            "has one that does"
+        )
+    engine = c_void_p()
+    status = functions.dnnl_engine_create(byref(engine), CPU, 0)
+    if status:
+        raise LibraryError(f"{text}, and finds no processor: {STATUSES[status]}")
+    made = Library(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
+    check_descriptors(made)
+    return made
+
+
+def check_descriptors(made: Library) -> None:
+    """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them."""
+    sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
+    for dtype, size in sizes.items():
+        for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):
+            described = memory_described(made, dims, dtype, tag)
+            ndims, number, read = c_int(), c_int(), ctypes.POINTER(ctypes.c_int64)()
+            query = made.functions.dnnl_memory_desc_query
+            query(described, QUERY_NDIMS, byref(ndims))
+            query(described, QUERY_DTYPE, byref(number))
+            query(described, QUERY_DIMS, byref(read))
+            bytes_ = made.functions.dnnl_memory_desc_get_size(described)
+            same = (ndims.value, number.value) == (len(dims), DTYPES[dtype])
+            same = same and bool(read) and tuple(read[: len(dims)]) == dims
+            same = same and bytes_ == size * prod(dims)
+            made.functions.dnnl_memory_desc_destroy(described)
+            if not same:
+                raise LibraryError(
+                    f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not "
+                    "those of versions 3.2 to 3.7"
+                )
+
+
+def memory_described(library: Library, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
+    """The handle of a new memory descriptor, which the caller destroys."""
+    handle = c_void_p()
+    name = "dnnl_memory_desc_create_with_tag"
+    library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
+    return handle
+
+
+@cache
+def refusal(library: Library, dtype: str) -> str | None:
+    """The library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
+
+    The instruction set alone does not tell: versions differ in the dtypes that they implement with it.
+    """
+    step, state = ((1, 1, 1), dtype, "abc"), ((1, 1, 1, 1), dtype, "abcd")
+    weights, bias = ((1, 1, 1, 3, 1), dtype, "any"), ((1, 1, 3, 1), "float32", "abcd")
+    memories = [
+        memory_described(library, *memory) for memory in (step, state, weights, weights, bias, step, state)
+    ]
+    direction, described = DIRECTIONS["left2right"], c_void_p()
+    try:
+        library.call(
+            "dnnl_gru_forward_primitive_desc_create",
+            byref(described),
+            library.engine,
+            INFERENCE,
+            direction,
+            *memories,
+            0,
+            None,
+            asked=f"a recurrence in {dtype}",
+        )
+    except RefusedError as error:
+        return str(error)
+    finally:
+        for memory in memories:
+            library.functions.dnnl_memory_desc_destroy(memory)
+    library.functions.dnnl_primitive_desc_destroy(described)
+    return None

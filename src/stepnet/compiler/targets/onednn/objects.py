@@ -1,0 +1,210 @@
+"""Python objects that own oneDNN's objects and free them."""
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_void_p
+from typing import Any, Self
+
+import numpy as np
+
+from stepnet.compiler.targets.calibration import Calibration
+from stepnet.compiler.targets.onednn.interface import (
+    ARGUMENTS,
+    DEFAULT_STREAM,
+    DIFF,
+    DTYPES,
+    FROM,
+    QUERY_ARGUMENT,
+    QUERY_CELL,
+    QUERY_DIRECTION,
+    QUERY_IMPLEMENTATION,
+    QUERY_PROPAGATION,
+    QUERY_SCRATCHPAD,
+    QUERY_WORKSPACE,
+    TAGS,
+    TO,
+    USER_SCRATCHPAD,
+    Argument,
+    Dims,
+)
+from stepnet.compiler.targets.onednn.library import Library
+
+Array = np.ndarray
+WEIGHTS_MASK = (1 << 3) | (1 << 4)  # a scale for each gate and channel of ldigo
+ALIGNMENT = 64
+
+
+class Owned:
+    """An owned object of oneDNN. It is destroyed when this object is garbage-collected. handle: its
+    handle.
+    """
+
+    def __init__(self, library: Library, kind: str, handle: c_void_p) -> None:
+        self.library = library
+        self.handle = handle
+        destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
+        weakref.finalize(self, destroy, handle).atexit = False
+
+    @classmethod
+    def made(cls, library: Library, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
+        """The object that a function returns through its first argument."""
+        handle = c_void_p()
+        library.call(function, byref(handle), *arguments, asked=asked)
+        return cls(library, kind, handle)
+
+
+def described(library: Library, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
+    """A memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
+    tag = tag or "abcde"[: len(dims)]
+    return Owned.made(
+        library,
+        "memory_desc",
+        "dnnl_memory_desc_create_with_tag",
+        len(dims),
+        Dims(*dims),
+        DTYPES[dtype],
+        TAGS[tag],
+        asked=f"a memory {dtype}{list(dims)} {tag}",
+    )
+
+
+def attributes(library: Library, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
+    """The attributes of a primitive: its quantization, and whether the caller allocates its scratchpad."""
+    made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
+    if own_scratchpad:
+        library.call("dnnl_primitive_attr_set_scratchpad_mode", made.handle, USER_SCRATCHPAD)
+    if calibration is not None:
+        scale, shift = c_float(calibration.scale), c_float(calibration.shift)
+        library.call("dnnl_primitive_attr_set_rnn_data_qparams", made.handle, scale, shift)
+        scales = np.array(calibration.weights, np.float32)
+        pointer, count = scales.ctypes.data_as(ctypes.POINTER(c_float)), c_int64(scales.size)
+        name = "dnnl_primitive_attr_set_rnn_weights_qparams"
+        library.call(name, made.handle, count, WEIGHTS_MASK, pointer)
+    return made
+
+
+class Described(Owned):
+    """A primitive descriptor, which knows the implementation and the formats that oneDNN chose."""
+
+    @property
+    def implementation(self) -> str:
+        """oneDNN's name of the code that it chose, such as brgemm:avx512_core."""
+        text = c_char_p()
+        self.library.call(
+            "dnnl_primitive_desc_query", self.handle, QUERY_IMPLEMENTATION, 0, ctypes.byref(text)
+        )
+        return (text.value or b"").decode()
+
+    def kinds(self) -> tuple[int, int, int]:
+        """The propagation kind, the cell kind and the direction, as queried from the library."""
+        numbers: list[int] = []
+        for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
+            number = c_int()
+            self.library.call("dnnl_primitive_desc_query", self.handle, query, 0, byref(number))
+            numbers.append(number.value)
+        return numbers[0], numbers[1], numbers[2]
+
+    def wanted(self, name: str) -> int:
+        """The handle of the memory descriptor that the primitive expects for an argument. The primitive
+        descriptor owns it.
+
+        name: a key of ARGUMENTS, with the prefix "diff_" for its gradient.
+        """
+        query = self.library.functions.dnnl_primitive_desc_query_md
+        special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)
+        if special is not None:
+            return query(self.handle, special, 0)
+        return query(self.handle, QUERY_ARGUMENT, number_of(name))
+
+    def size(self, name: str) -> int:
+        """The bytes of an argument; 0 if the primitive does not have it."""
+        wanted = self.wanted(name)
+        return self.library.functions.dnnl_memory_desc_get_size(wanted) if wanted else 0
+
+
+def number_of(name: str) -> int:
+    """The number of an argument."""
+    return DIFF + ARGUMENTS[name[5:]] if name.startswith("diff_") else ARGUMENTS[name]
+
+
+def aligned(size: int) -> Array:
+    """An array of `size` zero bytes, aligned to 64 bytes."""
+    whole = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -whole.ctypes.data % ALIGNMENT
+    return whole[first : first + size]
+
+
+class Memory(Owned):
+    """A oneDNN memory over the buffer of an array, which it keeps alive."""
+
+    array: Array
+
+    @classmethod
+    def over(cls, library: Library, description: "Owned | int", array: Array) -> "Memory":
+        """A memory with this descriptor, over the buffer of an array."""
+        handle = description.handle if isinstance(description, Owned) else c_void_p(description)
+        pointer = c_void_p(array.ctypes.data)
+        made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
+        made.array = array
+        return made
+
+    def lend(self, array: Array) -> None:
+        """Sets the buffer to that of a caller's array, which is not kept alive."""
+        # `array.ctypes.data` is the same, and takes three times as long.
+        address = array.__array_interface__["data"][0]
+        self.library.call("dnnl_memory_set_data_handle", self.handle, address)
+
+
+class Primitive:
+    """A compiled primitive with the memories of its arguments. Only one thread at a time may run it."""
+
+    def __init__(self, description: Described) -> None:
+        library = description.library
+        self.library, self.description = library, description
+        self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
+        self.stream = Owned.made(library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM)
+        self.memories: dict[int, Memory] = {}
+        self.places: dict[int, int] = {}
+        self.arguments = (Argument * 0)()
+
+    def set(self, memories: Mapping[int, Memory]) -> None:
+        """Sets the memories of some arguments, by number."""
+        new = set(memories) - set(self.places)
+        self.memories.update(memories)
+        if new:
+            self.places = {number: place for place, number in enumerate(self.memories)}
+            listed = [Argument(number, memory.handle) for number, memory in self.memories.items()]
+            self.arguments = (Argument * len(listed))(*listed)
+            return
+        for number, memory in memories.items():
+            self.arguments[self.places[number]].memory = memory.handle
+
+    def run(self) -> None:
+        """Executes the primitive, and waits until it is done."""
+        call = self.library.call
+        handle = self.stream.handle
+        call("dnnl_primitive_execute", self.primitive.handle, handle, len(self.arguments), self.arguments)
+        call("dnnl_stream_wait", handle)
+
+
+def reordered(library: Library, source: Array, target: Owned, attribute: Owned | None) -> Memory:
+    """A copy of an array in the format of a memory descriptor, quantized according to the attributes."""
+    plain = described(library, source.shape, source.dtype.name)
+    wanted = Described.made(
+        library,
+        "primitive_desc",
+        "dnnl_reorder_primitive_desc_create",
+        plain.handle,
+        library.engine,
+        target.handle,
+        library.engine,
+        attribute.handle if attribute else None,
+        asked=f"{source.dtype}{list(source.shape)} in the format of a primitive",
+    )
+    size = library.functions.dnnl_memory_desc_get_size(target.handle)
+    memory = Memory.over(library, target, aligned(size))
+    run = Primitive(wanted)
+    run.set({FROM: Memory.over(library, plain, source), TO: memory})
+    run.run()
+    return memory

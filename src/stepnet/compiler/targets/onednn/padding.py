@@ -1,0 +1,118 @@
+"""Padding: the positions of steps in an array [steps, rows]. It is on the side that the direction reads last.
+
+left2right    a a a    right2left    a a a       the primitive reads the steps of a sequence first and its
+              b b .                  . b b       padding afterwards, so padding does not affect outputs
+              c . .                  . . c       (drawn as [rows, steps])
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
+from stepnet.ragged.offsets import positions_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Padding:
+    """The padded layout of a call.
+
+    steps, rows: the sizes of the padded array.
+    target: for each step, sequence by sequence, its row in the flat padded array [steps * rows].
+    source: for each step, its row in the caller's array; None if the steps are in order and without gaps.
+    whole: whether the caller's array already has the padded layout.
+    last: for each sequence, the row of its last computed step in the flat array; arbitrary if it is empty.
+    empty: a mask of the empty sequences; None if there are none.
+    lengths: the lengths of the sequences.
+    ends: the distinct lengths above 0, in increasing order.
+    """
+
+    steps: int
+    rows: int
+    target: Array
+    source: Array | None
+    whole: bool
+    last: Array
+    empty: Array | None
+    lengths: Array
+    ends: tuple[int, ...]
+
+    @property
+    def even(self) -> bool:
+        """Whether all sequences are equally long."""
+        return self.empty is None and len(self.ends) < 2
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the tables."""
+        return sum(array.nbytes for array in (self.target, self.last, self.lengths))
+
+    def picked(self, values: Array) -> Array:
+        """The steps of all sequences, contiguous and in order, from an array in the caller's layout."""
+        return values if self.source is None else values[self.source]
+
+    def padded(self, values: Array) -> Array:
+        """The caller's values [total, ...] as [steps, rows, ...], with zeros as padding."""
+        padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
+        padded[self.target] = self.picked(values)
+        return padded.reshape(self.steps, self.rows, *values.shape[1:])
+
+    def placed(self, flat: Array, total: int) -> Array:
+        """Values [steps * rows, ...] in the caller's layout, as float32, with zeros in gaps."""
+        steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
+        if self.source is None:
+            return steps
+        placed = np.zeros((total, *flat.shape[1:]), np.float32)
+        placed[self.source] = steps
+        return placed
+
+
+def padding(call: Call, reverse: bool) -> Padding:
+    """The padding of a call, cached for calls with the same layout."""
+    positions = call.positions
+    steps = None if positions.steps is None else positions.steps.tobytes()
+    key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)
+    return PADDINGS.get(key, lambda: padding_for(positions, reverse))
+
+
+def padding_of(offsets: Array, reverse: bool) -> Padding:
+    """The padding of sequences that lie end to end, cached."""
+
+    def packed() -> Padding:
+        return padding_for(Positions.end_to_end(offsets), reverse)
+
+    return PADDINGS.get((offsets.tobytes(), reverse), packed)
+
+
+def padding_for(positions: Positions, reverse: bool) -> Padding:
+    """A new padding of sequences at these positions."""
+    lengths = positions.lengths
+    steps, rows = int(lengths.max(initial=0)), len(lengths)
+    first = steps - lengths if reverse else np.zeros_like(lengths)
+    numbers = np.arange(rows)
+    target = positions_of(first, lengths) * rows + np.repeat(numbers, lengths)
+    source, total = positions.all_places, positions.total
+    in_order = len(source) == total and np.array_equal(source, np.arange(total))
+    whole = len(source) == total == steps * rows and np.array_equal(source, target)
+    ends = first if reverse else lengths - 1
+    empty = lengths == 0
+    last = np.where(empty, 0, ends) * rows + numbers
+    different = tuple(int(length) for length in np.unique(lengths) if length)
+    return Padding(
+        steps,
+        rows,
+        target,
+        None if in_order else source,
+        whole,
+        last,
+        empty if empty.any() else None,
+        lengths,
+        different,
+    )
+
+
+PADDINGS: Cache[Padding] = Cache(256, 16 * MEGABYTE, lambda padding: padding.bytes)

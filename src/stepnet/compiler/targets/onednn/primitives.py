@@ -1,0 +1,257 @@
+"""The primitive of a recurrence for a number of steps and rows, and weights in the formats that it expects.
+
+Weights are declared with the format `any`, so oneDNN chooses a format for each number of steps and rows.
+`Packed` has weights reordered into these formats; it serves all primitives that expect the same formats.
+"""
+
+from collections.abc import Mapping
+from ctypes import c_void_p
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+
+import numpy as np
+
+from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
+from stepnet.compiler.targets.onednn.interface import (
+    ACTIVATIONS,
+    BACKWARD,
+    DIRECTIONS,
+    INFERENCE,
+    OVERWRITE_WEIGHTS,
+    TRAINING,
+)
+from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.objects import (
+    Described,
+    Memory,
+    Owned,
+    Primitive,
+    aligned,
+    attributes,
+    described,
+    number_of,
+    reordered,
+)
+from stepnet.compiler.targets.onednn.recurrence import OPTIONAL, Recurrence
+from stepnet.errors import InputError, LibraryError, RefusedError
+
+Array = np.ndarray
+FORMATTED = ("weights_layer", "weights_iter", "weights_projection")
+"""Memories whose format oneDNN chooses."""
+EXTRA = ("workspace", "scratchpad")
+
+
+def description(
+    library: Library, recurrence: Recurrence, steps: int, rows: int, forward: Described | None = None
+) -> Described:
+    """The primitive descriptor of a recurrence; given that of the forward pass, the one of its gradient.
+
+    Raises `RefusedError` if the library does not support it.
+    """
+    reason = recurrence.refuse(library)
+    if reason is not None:
+        raise RefusedError(f"onednn: {reason}")
+    row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
+    ways = ("", "diff_") if forward else ("",)
+    # Names of descriptions that live until the function has read them.
+    owned = {
+        way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
+        for way in ways
+        for slot in row.slots
+    }
+    memories = [None if memory is None else memory.handle for memory in owned.values()]
+    vanilla = recurrence.cell == "rnn"
+    attribute = attributes(library, recurrence.calibration, own_scratchpad=True)
+    made = Described.made(
+        library,
+        "primitive_desc",
+        f"dnnl_{row.function}_{'backward' if forward else 'forward'}_primitive_desc_create",
+        library.engine,
+        kind,
+        *([ACTIVATIONS[recurrence.activation]] if vanilla else []),
+        DIRECTIONS[recurrence.direction],
+        *memories,
+        OVERWRITE_WEIGHTS if forward else 0,
+        *([0.0, 0.0] if vanilla else []),
+        *([forward.handle] if forward else []),
+        attribute.handle,
+        asked=f"{recurrence}, {steps} steps of {rows} rows",
+    )
+    if made.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
+        raise LibraryError(f"{library} understands {recurrence} otherwise: {made.kinds()}")
+    return made
+
+
+def wanted_by(
+    library: Library, recurrence: Recurrence, slot: str, way: str, steps: int, rows: int
+) -> Owned | None:
+    """The memory descriptor to request for an argument; None if the recurrence does not have it."""
+    if slot in OPTIONAL and slot not in recurrence.slots:
+        return None
+    dtype = "float32" if way else recurrence.dtype_of(slot)
+    return described(
+        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not way else ""
+    )
+
+
+class Run:
+    """A primitive and the buffers of its arguments, for one thread.
+
+    A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        recurrence: Recurrence,
+        steps: int,
+        rows: int,
+        forward: "Run | None" = None,
+    ) -> None:
+        self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
+        self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
+        self.primitive = Primitive(self.described)
+        self.memories: dict[str, Memory] = {}
+        self.views: dict[str, Array] = {}
+        self.serial = -1
+        self.bytes = 0
+        self.zeros = {"src_iter", "src_iter_c"}  # the first memories that are zeros now
+        self.lent: tuple[str, ...] = ()
+        self.is_gradient = gradient = forward is not None
+        for slot in recurrence.slots:
+            if slot not in recurrence.weights:
+                self.add(slot, forward)
+            if gradient:
+                self.add(f"diff_{slot}", None)
+        for slot in EXTRA:
+            if self.described.size(slot):
+                self.add(slot, forward if slot == "workspace" else None)
+        self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
+
+    def add(self, name: str, forward: "Run | None") -> None:
+        """Allocates the memory of an argument. forward: the run to share that memory with, if any."""
+        if forward is not None:
+            self.memories[name] = forward.memories[name]
+            return
+        size = self.described.size(name)
+        self.bytes += size
+        wanted = self.described.wanted(name)
+        self.memories[name] = Memory.over(self.library, wanted, aligned(size))
+
+    def view(self, name: str) -> Array:
+        """The numbers of an argument as an array of its shape."""
+        if name not in self.views:
+            slot = name.removeprefix("diff_")
+            dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
+            shape = self.recurrence.shape(slot, self.steps, self.rows)
+            numbers = self.memories[name].array.view(dtype)
+            self.views[name] = numbers[: prod(shape)].reshape(shape)
+        return self.views[name]
+
+    def flat(self, name: str) -> Array:
+        """The numbers of an argument with steps, as [steps * rows, ...]."""
+        view = self.view(name)
+        return view.reshape(-1, view.shape[-1])
+
+    def bind(self, weights: "Packed", serial: int) -> None:
+        """Sets the weights, which have the formats that the primitive expects."""
+        self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
+        self.serial = serial
+
+    def begin(self, slot: str, state: Array | None) -> None:
+        """Writes a first memory, [rows, ...]; None for zeros."""
+        if state is None and slot in self.zeros:
+            return
+        self.view(slot)[0, 0] = 0 if state is None else state
+        (self.zeros.add if state is None else self.zeros.discard)(slot)
+
+    def run(self) -> None:
+        """Runs the primitive on its own buffers."""
+        self.run_on({})
+
+    def run_on(self, arrays: Mapping[str, Array]) -> None:
+        """Runs the primitive once with the caller's arrays, C-contiguous, as buffers of these arguments."""
+        for name in self.lent:
+            if name not in arrays:
+                self.memories[name].lend(self.memories[name].array)
+        # The buffers are not restored after the run: that would take as long as setting them. The next run
+        # sets other ones, and nothing else reads them.
+        self.lent = tuple(arrays)
+        for name, array in arrays.items():
+            self.memories[name].lend(array)
+        self.primitive.run()
+
+
+class Packed:
+    """Weights in the formats that a primitive expects."""
+
+    def __init__(self, run: Run, arrays: Mapping[str, Array]) -> None:
+        library, recurrence = run.library, run.recurrence
+        attribute = None
+        if recurrence.calibration is not None:
+            attribute = attributes(library, recurrence.calibration, own_scratchpad=False)
+        self.formats: dict[str, Owned] = {}
+        self.memories: dict[str, Memory] = {}
+        for name, array in arrays.items():
+            wanted = c_void_p(run.described.wanted(name))
+            own = Owned.made(library, "memory_desc", "dnnl_memory_desc_clone", wanted)
+            self.formats[name] = own
+            is_weight = name in FORMATTED
+            self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
+
+    def fits(self, run: Run) -> bool:
+        """Whether a primitive expects the same formats."""
+        equal = run.library.functions.dnnl_memory_desc_equal
+        return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the weights."""
+        return sum(memory.array.size for memory in self.memories.values())
+
+
+SERIAL = count()
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of a recurrence.
+
+    arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
+    serial: a number that identifies these weights in caches.
+    """
+
+    arrays: Mapping[str, Array]
+    serial: int = field(default_factory=SERIAL.__next__)
+
+    @classmethod
+    def of(cls, recurrence: Recurrence, arrays: Mapping[str, Array]) -> "Weights":
+        """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
+        made: dict[str, Array] = {}
+        for name in recurrence.weights:
+            shape = recurrence.shape(name, 0, 0)
+            array = arrays.get(name)
+            if array is None and name == "bias":
+                array = np.zeros(shape, np.float32)
+            if array is None or array.shape != shape:
+                was = "missing" if array is None else f"of shape {array.shape}"
+                raise InputError(f"{name} of {recurrence} is {was}, and must have shape {shape}")
+            made[name] = np.array(array, np.float32, order="C")
+        return cls(made)
+
+    def bind(self, run: Run) -> None:
+        """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
+        if run.serial == self.serial:
+            return
+        key = (run.library.path, run.recurrence, run.is_gradient, self.serial)
+        packed = PACKED.find(key, lambda kept: next((packed for packed in kept if packed.fits(run)), None))
+        if packed is None:
+            packed = Packed(run, self.arrays)
+            PACKED.put(key, (packed, *(PACKED.held(key) or ())))
+        run.bind(packed, self.serial)
+
+
+PACKED: Cache[tuple[Packed, ...]] = Cache(
+    64, 256 * MEGABYTE, lambda listed: sum(packed.bytes for packed in listed)
+)

@@ -1,0 +1,219 @@
+"""Running a recurrence over sequences on a primitive: padding, initial and final memories, unpadding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import get_ident, local
+
+import numpy as np
+
+from stepnet.compiler.targets.limits import processors
+from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
+from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.padding import Padding
+from stepnet.compiler.targets.onednn.primitives import Run, Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.threads import threads
+
+Array = np.ndarray
+
+RUNS: Cache[Run] = Cache(128, 512 * MEGABYTE, lambda run: run.bytes)
+LIMITS = local()
+"""The number of threads that was set for each library, for this Python thread."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The results of a recurrence.
+
+    outputs: the output of each step in the caller's layout, [total, output].
+    h: the final memory h of each sequence, [rows, output].
+    c: the final memory c of each sequence, [rows, hidden], if requested.
+    cells: c after each step in the caller's layout, [total, hidden], if requested.
+    """
+
+    outputs: Array
+    h: Array
+    c: Array | None = None
+    cells: Array | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """The initial memories of a run.
+
+    recurrence: the recurrence.
+    states: an array by name of the primitive's argument; None for zeros.
+    """
+
+    recurrence: Recurrence
+    states: Mapping[str, Array | None]
+
+    @classmethod
+    def of(cls, recurrence: Recurrence, initial: Sequence[Array | None]) -> "Start":
+        """The initial memories from h, and from c if there is one. Missing ones are zeros."""
+        slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
+        return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
+
+    def fill(self, run: Run) -> None:
+        """Writes the memories to the buffers of a primitive."""
+        for slot, state in self.states.items():
+            run.begin(slot, state)
+
+    def array(self, slot: str, rows: int) -> Array:
+        """A memory as a new array."""
+        state = self.states[slot]
+        if state is None:
+            return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
+        return state + 0
+
+
+def limit_threads(library: Library, count: int) -> None:
+    """Sets the number of threads of the library for this Python thread, at most one per processor.
+
+    OpenMP starts any requested number of threads, and ends the process if it cannot.
+    """
+    count = min(count, processors())
+    told: dict[str, int] = getattr(LIMITS, "told", {})
+    if told.get(library.path) != count:
+        library.limit_threads(count)
+        LIMITS.told = {**told, library.path: count}
+
+
+def run_of(
+    library: Library, recurrence: Recurrence, steps: int, rows: int, weights: Weights | None = None
+) -> Run:
+    """The cached primitive for a number of steps and rows, for this Python thread, with its weights set."""
+    library.check_process()
+    count = threads()
+    limit_threads(library, count)
+    key = (library.path, recurrence, steps, rows, count, get_ident())
+    run = RUNS.get(key, lambda: Run(library, recurrence, steps, rows))
+    if weights is not None:
+        weights.bind(run)
+    return run
+
+
+def ran(
+    library: Library,
+    recurrence: Recurrence,
+    weights: Weights,
+    padding: Padding,
+    x: Array,
+    initial: Sequence[Array | None] = (None, None),
+    *,
+    attention: Array | None = None,
+    last_c: bool = False,
+    all_c: bool = False,
+) -> Ran:
+    """The results of a recurrence over sequences, float32.
+
+    x: the inputs in the layout that `padding` describes, [total, inputs].
+    initial: h and c, [rows, ...] each; None for zeros.
+    attention: [total, 1], for a cell with attention.
+    last_c, all_c: whether to return c after the last step of each sequence, and after each step.
+
+    A call takes the time of the primitive, and of copies into and out of its padded arrays. There are no
+    copies if the caller's array is [steps, rows] without gaps.
+    """
+    start = Start.of(recurrence, initial)
+    read = {"src_layer": x} if attention is None else {"src_layer": x, "attention": attention}
+    if not padding.steps:
+        made = np.zeros((len(x), recurrence.output), np.float32)
+        cells = np.zeros((len(x), recurrence.hidden), np.float32) if all_c else None
+        c = start.array("src_iter_c", padding.rows) if last_c else None
+        return Ran(made, start.array("src_iter", padding.rows), c, cells)
+    if all_c or (last_c and not padding.even):
+        return in_pieces(library, recurrence, weights, padding, read, start, all_c)
+    run = run_of(library, recurrence, padding.steps, padding.rows, weights)
+    made, padded = executed(run, padding, read, start)
+    return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
+
+
+def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start) -> tuple[Array, Array]:
+    """The outputs of a primitive, in the caller's layout and padded [steps * rows, output].
+
+    read: the arguments that have steps, in the caller's layout.
+    """
+    recurrence = run.recurrence
+    start.fill(run)
+    if padding.whole and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
+        padded = made = np.empty((padding.steps * padding.rows, recurrence.output), np.float32)
+        run.run_on({**read, "dst_layer": made})
+    else:
+        for slot, values in read.items():
+            run.flat(slot)[padding.target] = stored(recurrence, slot, padding.picked(values))
+        run.run()
+        padded = run.flat("dst_layer")
+        made = padding.placed(padded, len(read["src_layer"]))
+    return made, padded
+
+
+def is_readable(values: Array) -> bool:
+    """Whether a primitive in float32 can read an array in place."""
+    return values.dtype == np.float32 and values.flags.c_contiguous
+
+
+def stored(recurrence: Recurrence, slot: str, values: Array) -> Array:
+    """The values of an argument, quantized if the primitive reads int8."""
+    if recurrence.calibration is not None and slot == "src_layer":
+        return recurrence.calibration.quantized(values)
+    return values
+
+
+def ends(padded: Array, padding: Padding, start: Start) -> Array:
+    """The final memory h of each sequence: its last output; for an empty one its initial memory."""
+    h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
+    if padding.empty is not None:
+        h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
+    return h
+
+
+def in_pieces(
+    library: Library,
+    recurrence: Recurrence,
+    weights: Weights,
+    padding: Padding,
+    read: Mapping[str, Array],
+    start: Start,
+    all_c: bool,
+) -> Ran:
+    """The results with c, which a primitive returns only at its last step.
+
+    The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
+    each step, each step is a piece.
+    """
+    steps, rows = padding.steps, padding.rows
+    padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}
+    h = np.empty((steps, rows, recurrence.output), np.float32)
+    c = np.empty((steps if all_c else 0, rows, recurrence.hidden), np.float32)
+    last = start.array("src_iter_c", rows)
+    ends_of_pieces = range(1, steps + 1) if all_c else padding.ends
+    before, done = None, 0
+    for end in ends_of_pieces:
+        run = run_of(library, recurrence, end - done, rows, weights)
+        backward = recurrence.direction == "right2left"
+        times = slice(steps - end, steps - done) if backward else slice(done, end)
+        if before is None:
+            start.fill(run)
+        else:
+            carry(before, run)
+        for slot, values in padded.items():
+            run.view(slot)[...] = values[times]
+        run.run()
+        h[times] = run.view("dst_layer")
+        cells = run.view("dst_iter_c")[0, 0]
+        if all_c:
+            c[times] = cells
+        ended = padding.lengths == end
+        last[ended] = cells[ended]
+        before, done = run, end
+    total = len(read["src_layer"])
+    flat = h.reshape(steps * rows, -1)
+    cells = padding.placed(c.reshape(steps * rows, -1), total) if all_c else None
+    return Ran(padding.placed(flat, total), ends(flat, padding, start), last, cells)
+
+
+def carry(before: Run, run: Run) -> None:
+    """Copies the final memories of one run to the initial memories of the next, which may be the same."""
+    for slot in ("iter", "iter_c"):
+        run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

@@ -1,0 +1,264 @@
+"""Gradients of a recurrence over ragged sequences: a forward pass that keeps what its backward pass reads.
+
+    forward    x, h0, c0                   ->  outputs, h, c, residuals
+    backward   doutputs, dh, dc, residuals ->  dx, dh0, dc0, dW
+
+The residuals are arguments of the forward primitive, among them oneDNN's workspace, in arrays that the `Tape`
+owns. So gradients can be computed repeatedly and by any thread, and the memory is freed with the tape.
+
+oneDNN returns c, and takes its gradient, only at the last step of a primitive. For sequences of different
+lengths, padding must therefore not change memories: one more input feature, 1 on padding, opens or closes
+gates.
+
+    x          x  0          W          W
+    x     ->   x  0          .    ->    i: -big  f: +big      on padding  c' = 1 c + 0 g = c
+    .          0  1                                           and the gradient of c passes through it
+
+A simple recurrence with relu, which may grow without bound, is 0 on padding: zero times infinity would be no
+gradient of a weight. Sigmoids of such a number are 0 and 1 exactly, with slopes of 0. All other cells are
+bounded, and what they do on padding is multiplied by gradients of 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from threading import get_ident
+
+import numpy as np
+
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
+from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.objects import aligned
+from stepnet.compiler.targets.onednn.padding import Padding, padding
+from stepnet.compiler.targets.onednn.primitives import Run, Weights
+from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.run import RUNS, Ran, Start, ends, run_of
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.once import computed_once
+
+Array = np.ndarray
+
+BIG = 2.0**100
+"""Larger than all else that a gate is given, and so far from the largest number that sums stay finite."""
+SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
+"""For the cells that need it, what the feature does to each gate."""
+
+
+def padding_matters(recurrence: Recurrence) -> bool:
+    """Whether padding would change what a recurrence gives, or the gradients of its weights."""
+    return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
+
+
+def with_padding_feature(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
+    """The recurrence and its weights with the additional feature, which is the last input."""
+    signs = SIGNS[recurrence.cell]
+
+    def widened() -> Weights:
+        row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
+        for gate, sign in signs.items():
+            row[..., recurrence.row.gates.index(gate), :] = sign * BIG
+        layer = np.concatenate([weights.arrays["weights_layer"], row], axis=2)
+        return Weights({**weights.arrays, "weights_layer": layer})
+
+    return replace(recurrence, inputs=recurrence.inputs + 1), WIDENED.get(weights.serial, widened)
+
+
+WIDENED: Cache[Weights] = Cache(
+    64, 64 * MEGABYTE, lambda made: sum(array.nbytes for array in made.arrays.values())
+)
+
+
+Arguments = dict[str, Array]
+"""Arrays by the names of a primitive's arguments."""
+
+READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "dst_iter_c", "workspace")
+"""The residuals: the arguments of the forward pass that the backward pass reads, apart from the weights."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of a recurrence.
+
+    x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
+    """
+
+    x: Array
+    h: Array
+    c: Array | None
+    weights: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A recurrence with its weights, over the sequences of a call, run for gradients.
+
+    x: [total, inputs]. initial: h and c before the first step; None for zeros.
+    """
+
+    library: Library
+    recurrence: Recurrence
+    weights: Weights
+    call: Call
+    x: Array
+    initial: Sequence[Array | None] = field(default=(None, None))
+
+    @computed_once
+    def padding(self) -> Padding:
+        """The positions of the steps in the primitive's arrays."""
+        return padding(self.call, self.recurrence.direction == "right2left")
+
+    @computed_once
+    def primitive(self) -> "Primitives":
+        """The primitives. They have one more input feature if padding would otherwise change memories."""
+        wanted, weights = replace(self.recurrence, training=True), self.weights
+        if not self.padding.even and padding_matters(wanted):
+            wanted, weights = with_padding_feature(wanted, weights)
+        return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
+
+    def forward(self) -> "Tape":
+        """The results, and the residuals for gradients."""
+        places, total = self.padding, self.call.positions.total
+        start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
+        if not places.steps:
+            c = start.array("src_iter_c", places.rows) if has_cell else None
+            outputs = np.zeros((total, self.recurrence.output), np.float32)
+            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), {})
+        primitive = self.primitive
+        arguments = primitive.residuals()
+        self.fill(arguments, start)
+        primitive.forward.run_on(arguments)
+        padded = flat(arguments["dst_layer"])
+        c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
+        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
+
+    def fill(self, arguments: Arguments, start: Start) -> None:
+        """Writes the inputs and initial memories to the arguments of the forward primitive, which
+        are zeros.
+        """
+        x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
+        x[:, inputs:] = 1
+        x[self.padding.target, inputs:] = 0
+        x[self.padding.target, :inputs] = self.padding.picked(self.x)
+        for slot, state in start.states.items():
+            arguments[slot][0, 0] = 0 if state is None else state
+
+    def backward(
+        self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
+    ) -> Gradients:
+        """The gradients for cotangents of the outputs [total, output], and of the final h and c.
+
+        outputs, h, c: the cotangents; None for zeros.
+        residuals: those of `forward` with the same arguments.
+        """
+        recurrence, places = self.recurrence, self.padding
+        if not places.steps:
+            return self.handed_on(h, c)
+        primitive = self.primitive
+        run = primitive.backward
+        self.seed(run, outputs, h, c)
+        run.run_on(residuals)
+        begin = [
+            np.array(run.view(f"diff_{slot}")[0, 0])
+            for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
+        ]
+        if h is not None and places.empty is not None:  # c is handed on by padding
+            begin[0][places.empty] += h[places.empty]
+        weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
+        weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
+        x = run.flat("diff_src_layer")[:, : recurrence.inputs]
+        return Gradients(
+            places.placed(x, self.call.positions.total),
+            begin[0],
+            begin[1] if len(begin) > 1 else None,
+            weights,
+        )
+
+    def seed(self, run: Run, outputs: Array | None, h: Array | None, c: Array | None) -> None:
+        """Writes the cotangents of the results to the arguments of the backward primitive."""
+        padded, places = run.flat("diff_dst_layer"), self.padding
+        padded[...] = 0
+        if outputs is not None:
+            padded[places.target] = places.picked(outputs)
+        filled = places.lengths > 0
+        if h is not None:
+            padded[places.last[filled]] += h[filled]
+        run.view("diff_dst_iter")[...] = 0
+        if self.recurrence.row.has_cell:
+            run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
+
+    def handed_on(self, h: Array | None, c: Array | None) -> Gradients:
+        """The gradients if all sequences are empty: the cotangents of final memories pass through."""
+        recurrence, call = self.recurrence, self.call
+
+        def state(slot: str, last: Array | None) -> Array:
+            zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
+            return zeros if last is None else zeros + last
+
+        return Gradients(
+            np.zeros((call.positions.total, recurrence.inputs), np.float32),
+            state("src_iter", h),
+            state("src_iter_c", c) if recurrence.row.has_cell else None,
+            {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights},
+        )
+
+
+@dataclass(frozen=True)
+class Primitives:
+    """The primitives of both passes for a number of steps and rows, for this Python thread."""
+
+    library: Library
+    recurrence: Recurrence
+    weights: Weights
+    steps: int
+    rows: int
+
+    @computed_once
+    def forward(self) -> Run:
+        """The primitive of the forward pass."""
+        return run_of(self.library, self.recurrence, self.steps, self.rows, self.weights)
+
+    @property
+    def backward(self) -> Run:
+        """The primitive of the backward pass."""
+        key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
+        run = RUNS.get(key, lambda: Run(*self.sizes, run_of(*self.sizes)))
+        self.weights.bind(run)
+        return run
+
+    @property
+    def sizes(self) -> tuple[Library, Recurrence, int, int]:
+        """The arguments that determine a primitive."""
+        return self.library, self.recurrence, self.steps, self.rows
+
+    def residuals(self) -> Arguments:
+        """New arrays of zeros, by name, for the arguments that the backward pass reads."""
+        made: Arguments = {}
+        for slot in READ_BACK:
+            if slot not in self.forward.memories:
+                continue
+            array = aligned(self.forward.described.size(slot))
+            if slot != "workspace":
+                shape = self.recurrence.shape(slot, self.steps, self.rows)
+                numbers = array.view(self.recurrence.dtype_of(slot))
+                array = numbers[: prod(shape)].reshape(shape)
+            made[slot] = array
+        return made
+
+
+def flat(padded: Array) -> Array:
+    """[steps, rows, features] as [steps * rows, features]."""
+    return padded.reshape(-1, padded.shape[-1])
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A forward pass: its results, and the residuals for its gradients."""
+
+    training: Training
+    made: Ran
+    residuals: Arguments
+
+    def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
+        """The gradients; see `Training.backward`."""
+        return self.training.backward(self.residuals, outputs, h, c)

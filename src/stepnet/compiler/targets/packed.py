@@ -1,0 +1,187 @@
+"""Packed calls: sequences end to end without padding, and zeros filled in for omitted initial memories.
+
+    [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end
+    [b b . . .]    ->                                              -> at the positions of the caller's steps
+    [c . . . .]
+
+The interpreter and schedules of several parts take calls in this form. Machine code reads sequences in place.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.interpret import Segments
+from stepnet.compiler.net.ir import Net, ancestors
+from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.targets.base import Bound, Call, Results
+from stepnet.compiler.values.once import computed_once
+from stepnet.ragged.offsets import ends_of, offsets_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+PIECE, PIECES = 64, 128
+"""Without a recurrence, values are divided into at most PIECES sequences of at least PIECE values."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A call with its sequences end to end.
+
+    call: the call as given.
+    segments: the offsets of the packed sequences.
+    places: for each packed step, its index in the caller's arrays; None if nothing moved.
+    gaps: the positions, if the sequences have gaps between them and are used in place; else None.
+    """
+
+    call: Call
+    segments: Segments
+    places: Array | None = None
+    gaps: Positions | None = None
+
+    @classmethod
+    def of(cls, call: Call, pack: bool = True) -> "Packed":
+        """The packed form of a call; with `pack` false, or if it is packed already, on the same arrays."""
+        positions = call.positions
+        offsets = positions.offsets, *positions.inner
+        segments = Segments(positions.rows, offsets, call.step_offset, positions.beside)
+        if positions.is_packed:
+            return cls(call, segments)
+        # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
+        places = positions.all_places
+        if not pack:
+            return cls(call, segments, places, positions)
+        sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
+        return cls(replace(call, sequences=sequences), segments, places)
+
+    def arrays(self, form: "Form") -> list[Array]:
+        """The arrays of all inputs of a net except its parameters, in order."""
+        ends = form.ends
+        initial = [
+            np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
+            for array, type_ in zip(self.call.initial, form.memories, strict=True)
+        ]
+        places = (*ends.sequences, *ends.memories, *ends.statics)
+        arrays = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
+        return [arrays[place] for place in sorted(arrays)]
+
+    def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
+        """The results of a net by kind, with steps at the caller's positions, or the last step of each
+        sequence.
+
+        form: that of the net as traced; it has the direction of each output.
+        clean: the positions of the results that are already zeros in the gaps.
+        """
+        ends = form.ends
+        outputs = [
+            self.in_callers_places(made[place], form.backward[place], place in clean) for place in ends.steps
+        ]
+        rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
+        return Results(outputs, rows, totals)
+
+    def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
+        """One output with its steps at the caller's positions, or the last step of each sequence.
+
+        backward: whether its recurrence runs from the last step, so that the first step is computed last.
+        """
+        if self.call.last_only and self.gaps is not None:
+            return self.gaps.ends(output, backward)
+        if self.call.last_only:
+            return ends_of(output, self.segments.offsets[0], backward)
+        if self.places is None or (self.gaps is not None and clean):
+            return output
+        whole = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
+        whole[self.places] = output if self.gaps is None else output[self.places]
+        return whole
+
+
+@dataclass(frozen=True)
+class Form:
+    """The inputs and results of a net by kind, and properties derived from them."""
+
+    net: Net
+
+    @computed_once
+    def ends(self) -> Ends:
+        """The inputs and results by kind."""
+        return Ends.of(self.net)
+
+    @computed_once
+    def memories(self) -> list[Type]:
+        """The types of the initial memories."""
+        return [self.net.type_of(self.net.inputs[place]) for place in self.ends.memories]
+
+    @computed_once
+    def backward(self) -> list[bool]:
+        """For each result, whether it comes from a reverse recurrence."""
+        return [runs_back(self.net, number) for number in self.net.results]
+
+
+def runs_back(net: Net, number: int) -> bool:
+    """Whether the last recurrence that a value depends on runs in reverse."""
+    recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    needed = ancestors(net.nodes, (number,)).intersection(recurs)
+    return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
+
+
+def parameters_of(net: Net) -> list[int]:
+    """The inputs of a net that are parameters, in order."""
+    return [number for number in net.inputs if net.type_of(number).extent == CONST]
+
+
+def varying_of(net: Net) -> list[int]:
+    """The inputs of a net that are not parameters, in order."""
+    return [number for number in net.inputs if net.type_of(number).extent != CONST]
+
+
+def plain_call(arrays: Sequence[Array], count: int) -> Call:
+    """The call of nodes without a recurrence: the values are the steps of a few sequences, which threads
+    divide.
+    """
+    pieces = max(1, min(count // PIECE, PIECES)) if count else 0
+    lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
+    return Call(Positions.end_to_end(offsets_of(lengths)), arrays, [None])
+
+
+def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
+    """A function that runs a call and copies its results into the arrays of `results`."""
+
+    def once() -> None:
+        made = bound(call)
+        for kept, new in zip(results.arrays, made.arrays, strict=True):
+            kept[...] = new
+
+    return once
+
+
+class CalledSteps:
+    """Single steps of some rows, each a call of its own; see `stepnet.compiler.targets.base.Steps`.
+
+    Memories and statics of the rows are gathered before, and final memories scattered after each step.
+    """
+
+    def __init__(self, bound: Bound, call: Call, results: Results) -> None:
+        self.bound, self.call, self.results = bound, call, results
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """A function that runs a step of these rows."""
+        count, call, results = len(rows), self.call, self.results
+        positions = Positions.end_to_end(np.arange(count + 1))
+        sequences = [array[:count] for array in call.sequences]
+
+        def once() -> None:
+            initial = [None if array is None else array[rows] for array in call.initial]
+            statics = [array[rows] for array in call.statics]
+            before = None if call.step_offset is None else call.step_offset[rows]
+            made = self.bound(Call(positions, sequences, initial, statics, step_offset=before))
+            for kept, new in zip(results.outputs, made.outputs, strict=True):
+                kept[:count] = new
+            for kept, new in zip(results.final, made.final, strict=True):
+                kept[rows] = new
+
+        return once
+
+    def renew(self, rows: Array) -> None:
+        """Nothing: every call reads the statics."""

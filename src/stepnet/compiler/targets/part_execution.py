@@ -1,0 +1,258 @@
+"""How each kind of part of a schedule runs: on a kernel of an engine, or in NumPy."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import Segments, by_steps, expand
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.memory import HOST, Buffer, Memory
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
+from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets.base import Call, Chain, Results
+from stepnet.compiler.targets.loop_buffers import Kept, kept_plain, kept_results
+from stepnet.compiler.targets.packed import PIECE, Packed, plain_call
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+Values = dict[int, Any]
+"""The values of a net's nodes so far; None for an initial memory of zeros."""
+ENDS = ("first", "last")
+"""Reductions that select one step, so that gaps between sequences do not matter."""
+"""The kinds of parts that run over sequences in place, with or without gaps."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The positions of the values of each extent while a schedule runs.
+
+    segments: the offsets of each extent.
+    gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
+        end.
+    memory: the memory that the values lie in.
+    kept: the parts prepared for the steps of a loop; None outside of loops.
+    calls, plain_calls: calls without arrays for each extent, made at first use.
+    """
+
+    segments: Segments
+    gaps: Positions | None = None
+    memory: Memory = HOST
+    kept: Kept | None = None
+    calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
+    plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
+
+    @classmethod
+    def of(cls, packed: Packed, memory: Memory) -> "Frame":
+        """The frame of a call's values."""
+        call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
+        if packed.places is None:
+            frame.calls[STEPS] = call.with_arrays((), ())
+        return frame
+
+    def values(self, extent: Extent) -> Call:
+        """A call without arrays of the values at an extent, for nodes without a recurrence."""
+        if extent not in self.plain_calls:
+            count, known = self.count(extent), self.calls.get(extent)
+            # For few values, the sequences that they belong to are used if these are known.
+            where = None if known is None else known.positions
+            few = where is not None and count == where.total <= PIECE and where.is_full
+            self.plain_calls[extent] = known if few and known else plain_call((), count)
+        return self.plain_calls[extent]
+
+    def sequences(self, extent: Extent) -> Call:
+        """A call without arrays of the sequences along the innermost axis of an extent."""
+        if extent not in self.calls:
+            self.calls[extent] = self.new_sequences(extent)
+        return self.calls[extent]
+
+    def new_sequences(self, extent: Extent) -> Call:
+        """A new call without arrays of the sequences along the innermost axis of an extent."""
+        if self.gaps is not None and extent == STEPS:
+            return Call(self.gaps, step_offset=self.segments.begun)
+        segments = self.segments
+        offsets = segments.into(extent)
+        if extent != STEPS:
+            return Call(Positions.end_to_end(offsets))
+        positions = Positions.end_to_end(offsets, segments.offsets[1:], segments.beside)
+        return Call(positions, step_offset=segments.begun)
+
+    def count(self, extent: Extent) -> int:
+        """The number of values at an extent, those in gaps included."""
+        if self.gaps is not None and extent == STEPS:
+            return self.gaps.total
+        return self.segments.count(extent)
+
+
+def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
+    """The positions of results that alias other arrays: inputs, constants and results that occur twice."""
+    results = net.results
+    return tuple(
+        place
+        for place, number in enumerate(results)
+        if number in constants or net.nodes[number].operation == "input" or number in results[:place]
+    )
+
+
+def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: Memory) -> list[Array]:
+    """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
+    results = [values[number] for number in net.results]
+    for place in lent:
+        results[place] = memory.copy(results[place])
+    return results
+
+
+def takes_gaps(schedule: Schedule) -> bool:
+    """Whether all parts can run on sequences with gaps between them, because none reads the gaps."""
+
+    def fits(part: Part) -> bool:
+        if part.plan is not None and part.extent in (ROWS, STEPS):
+            kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
+            return part.kind == "recurrence" or "gather" not in kinds
+        node = part.node
+        return node is not None and node.operation == "reduce" and node.attributes["how"] in ENDS
+
+    return all(map(fits, schedule.parts))
+
+
+def memories_of(part: Part) -> tuple[int, int]:
+    """The range of the initial memories among the values that a recurrence reads."""
+    last = len(part.reads) - part.statics
+    return last - part.memories, last
+
+
+def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of a recurrence over the sequences at its extent."""
+    contiguous = frame.memory.contiguous
+    arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
+    first, last = memories_of(part)
+    sequences, statics = ([a for a in some if a is not None] for some in (arrays[:first], arrays[last:]))
+    return frame.sequences(part.extent).with_arrays(sequences, arrays[first:last], statics, part.last_only)
+
+
+def value_call(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of nodes without a recurrence over all values at their extent."""
+    arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
+    return frame.values(part.extent).with_arrays(arrays, [None])
+
+
+def call_of(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of a part that runs on a kernel."""
+    return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
+
+
+def named_results(part: Part, results: Results) -> Values:
+    """The results of a part that runs on a kernel, by their numbers in the net."""
+    made = results.outputs if part.kind == "plain" else results.arrays
+    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive parts of a schedule.
+
+    places: their positions.
+    parts: the parts.
+    chain: runs all of them as one; None if there is a single part.
+    """
+
+    places: tuple[int, ...]
+    parts: Sequence[Part]
+    chain: Chain | None
+
+    def fits(self, frame: Frame) -> bool:
+        """Whether the parts may run as one for a call, without inspecting values between them."""
+        if frame.kept is not None:
+            return False
+        return all(p.kind == "plain" or frame.sequences(p.extent).positions.is_full for p in self.parts)
+
+
+def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
+    """Adds the results of a chain's parts to the values: all arrays are allocated first, then all parts
+    run.
+    """
+    started = chain.started()
+    for part in parts:
+        values.update(named_results(part, started.add(call_of(part, values, frame))))
+    started.run()
+
+
+def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """The results of a recurrence over the sequences at its extent."""
+    call, results = sequence_call(part, values, frame), None
+    reads_inner = part.node is not None and has_inner(part.node.recur.body)
+    if frame.kept is not None and not reads_inner:
+        results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
+    if results is None:
+        made = bound(call)
+        results = made.arrays
+    return {n: array for n, array in zip(part.results, results, strict=True) if n >= 0}
+
+
+def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """The results of nodes without a recurrence."""
+    call = value_call(part, values, frame)
+    if frame.kept is None or not call.positions.total:
+        return named_results(part, bound(call))
+    outputs = kept_plain(net, part, bound, call.sequences, call.positions.total, frame.kept)
+    return dict(zip(part.results, outputs, strict=True))
+
+
+def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """The result of an expand or reduce between two extents."""
+    assert part.node is not None
+    value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
+    if part.node.operation == "expand":
+        return {part.results[0]: expand(net, part.node, [value], frame.segments, frame.memory)}
+    how: str = part.node.attributes["how"]
+    if how in ENDS:
+        return {part.results[0]: ends(net, part, value, frame)}
+    return {part.results[0]: frame.memory.reduce(how, value, frame.segments.into(extent))}
+
+
+def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
+    """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+    assert part.node is not None
+    type_, memory = net.type_of(part.results[0]), frame.memory
+    positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
+    rows, places = positions.end_places(part.node.attributes["how"] == "first")
+    out = memory.zeros((positions.rows, *type_.shape), type_.dtype)
+    memory.write(out, rows, memory.take(value, places))
+    return out
+
+
+def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """The result of a total over all rows."""
+    assert part.node is not None
+    return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
+
+
+def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """The results of a recurrence that runs step by step, for the rows that have the step."""
+    assert part.node is not None
+    body: Net = bound.net
+    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
+    kept, memory = frame.kept, frame.memory
+    if kept is None and memory is HOST:
+        kept = {}
+
+    def run(arrays: Sequence[Buffer], inside: Segments, index: Array) -> list[Buffer]:
+        varying_values = {body.inputs[place]: arrays[place] for place in varying}
+        if counted:
+            varying_values |= dict.fromkeys(counted, memory.put(index))
+        return bound.results(varying_values, Frame(inside, memory=memory, kept=kept))
+
+    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run, memory)
+    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
+
+
+KINDS: dict[str, Callable[..., Values]] = {
+    "recurrence": run_recurrence,
+    "plain": run_plain,
+    "across": run_across,
+    "total": run_total,
+    "loop": run_loop,
+}

@@ -1,0 +1,287 @@
+"""The kernel of a schedule of several parts, which run one after the other.
+
+part 0 recurrence   values 0 1 2   -> 5 6        machine code, on the caller's sequences in place
+part 1 plain        values 5 3     -> 8          machine code, each value a sequence of one step
+part 2 across       value 8        -> 9          NumPy
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.memory import HOST, Memory
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes.when import known_once
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.plan.waves import Waves, lines_of, runs_of, waves_of
+from stepnet.compiler.targets.base import Bound, Call, Chain, FrozenCall, Kernel, Results, Steps
+from stepnet.compiler.targets.frozen_parts import frozen_parts
+from stepnet.compiler.targets.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
+from stepnet.compiler.targets.part_execution import (
+    KINDS,
+    Frame,
+    Run,
+    Values,
+    lent_places,
+    own_results,
+    run_chain,
+    takes_gaps,
+)
+from stepnet.compiler.values.once import computed_once
+
+Array = np.ndarray
+Compile = Callable[[Plan], Kernel]
+Total = Callable[[Node, Sequence[Array]], Array]
+"""Computes a total: the value of a node over all rows, from its operands."""
+Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
+"""Makes a chain that runs several bound kernels as one, from the waves and lines of their parts; None if they
+must run one by one.
+"""
+
+
+def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
+    """None: the parts run one by one."""
+    return None
+
+
+@dataclass(frozen=True)
+class Means:
+    """The functions by which an engine runs the parts of a schedule.
+
+    compile: compiles a plan.
+    total: computes a total, a value over all rows.
+    memory: the memory that values between parts lie in.
+    chained: makes a chain of several bound kernels.
+    """
+
+    compile: Compile
+    total: Total
+    chained: Chained = no_chain
+    memory: Memory = HOST
+
+
+def in_parts(schedule: Schedule, means: Means) -> Kernel:
+    """The kernel of a schedule: that of its plan if it is a single plan on the host, else a `PartsKernel`."""
+    if schedule.whole is not None and means.memory is HOST:
+        return means.compile(schedule.whole)
+    return PartsKernel.of(schedule, means)
+
+
+@dataclass(frozen=True)
+class PartsKernel:
+    """The kernel of a schedule of several parts.
+
+    kernels: for each part, its kernel; None if NumPy runs the part.
+    means: the functions by which the engine runs the parts.
+    """
+
+    schedule: Schedule
+    kernels: "tuple[Kernel | PartsKernel | None, ...]"
+    means: Means
+
+    @classmethod
+    def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
+        """The kernel of a schedule, with its parts compiled."""
+
+        def kernel(part: Part) -> "Kernel | PartsKernel | None":
+            if part.plan is not None:
+                return means.compile(part.plan)
+            return None if part.inner is None else cls.of(part.inner, means)
+
+        return cls(schedule, tuple(map(kernel, schedule.parts)), means)
+
+    def bind(self, parameters: Sequence[Array]) -> "BoundParts":
+        """The kernel with these parameters."""
+        return self.bound_to(dict(zip(self.parameters, parameters, strict=True)))
+
+    @computed_once
+    def parameters(self) -> list[int]:
+        """The inputs of the net that are parameters, in order."""
+        return parameters_of(self.schedule.net)
+
+    @computed_once
+    def known(self) -> list[int]:
+        """The numbers of the values that are computed from parameters and constants alone, in order."""
+        net = self.schedule.net
+        return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
+
+    def constant_values(self, parameters: Values) -> Values:
+        """The parameters and all values computed from them alone, by number."""
+        return evaluated(self.schedule.net, parameters, self.known)
+
+    def bound_to(self, parameters: Values) -> "BoundParts":
+        """The kernel with these parameters, by their numbers in the schedule's net."""
+        constants = self.constant_values(parameters)
+        pairs = zip(self.schedule.parts, self.kernels, strict=True)
+        bound = (
+            None if part.is_bound_per_call else bound_part(part, kernel, constants) for part, kernel in pairs
+        )
+        put = self.means.memory.put
+        return BoundParts(self, {n: put(value) for n, value in constants.items()}, tuple(bound))
+
+
+def bound_part(
+    part: Part, kernel: "Kernel | PartsKernel | None", values: Values
+) -> "Bound | BoundParts | None":
+    """The kernel of a part, bound to the parameters that it reads; None for a part that NumPy runs.
+
+    values: the constants of the schedule's net, by number.
+    """
+    if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
+        net = part.inner.net
+        inside = zip(net.inputs, part.node.inputs, strict=True)
+        return kernel.bound_to({n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST})
+    return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
+
+
+def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
+    """The values on the host to which a part is bound, by number."""
+    inside = () if part.inner is None or part.node is None else part.node.inputs
+    numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
+    return {number: frame.memory.get(values[number]) for number in numbers}
+
+
+@dataclass(frozen=True)
+class BoundParts:
+    """The kernel of a schedule with its parameters.
+
+    constants: the values of the net that do not depend on the call, by number, in the engine's memory.
+    bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
+        totals in each call.
+    """
+
+    kernel: PartsKernel
+    constants: Values
+    bound: "tuple[Bound | BoundParts | None, ...]"
+    ends_early: bool = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that is run."""
+        return self.kernel.schedule
+
+    @property
+    def net(self) -> Net:
+        """The net whose values the parts read and compute."""
+        return self.schedule.net
+
+    @computed_once
+    def traced_form(self) -> Form:
+        """The inputs and results of the net as traced."""
+        return Form(self.schedule.traced)
+
+    @computed_once
+    def varying(self) -> list[int]:
+        """The inputs of the net that are not parameters, in order."""
+        return varying_of(self.net)
+
+    @computed_once
+    def takes_gaps(self) -> bool:
+        """Whether sequences with gaps between them are read in place."""
+        return takes_gaps(self.schedule)
+
+    @computed_once
+    def clean(self) -> set[int]:
+        """The positions of the results that are zeros in gaps between sequences: those of recurrences."""
+        recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
+        return {place for place, number in enumerate(self.net.results) if number in recurrent}
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call, in new arrays."""
+        packed = Packed.of(call, pack=not self.takes_gaps)
+        # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
+        memory = self.kernel.means.memory
+        arrays = map(memory.put, packed.arrays(self.traced_form))
+        values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))
+        results = list(map(memory.get, own_results(self.net, values, self.lent, memory)))
+        return packed.results(self.traced_form, results, self.clean)
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters; False if a part cannot."""
+        by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
+        constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
+        self.constants.update((number, put(value)) for number, value in constants.items())
+        return all(
+            not isinstance(bound, BoundParts) and bound.rebind([constants[n] for n in part.parameters])
+            for part, bound in zip(self.schedule.parts, self.bound, strict=True)
+            if bound is not None
+        )
+
+    def release(self) -> None:
+        """Frees the memory of all parts."""
+        for run in (*self.bound, *(run.chain for run in self.runs)):
+            if run is not None:
+                run.release()
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the current contents of its arrays."""
+        return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """An object that runs single steps of some rows of this call, each as a separate call."""
+        return CalledSteps(self, call, results)
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """The frozen schedule for calls like this one; None if it would not be faster."""
+        if self.kernel.means.memory is not HOST:
+            return None
+        return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
+
+    def results(self, inputs: Values, frame: Frame) -> list[Array]:
+        """The results of the net, for the values of all inputs other than parameters.
+
+        In the step of a loop they are valid until the next step.
+        """
+        values = self.values(inputs, frame)
+        return [values[result] for result in self.net.results]
+
+    def values(self, inputs: Values, frame: Frame) -> Values:
+        """All values that parts read and compute, for the values of all inputs other than parameters."""
+        values = {**self.constants, **inputs}
+        for run in self.runs:
+            if run.chain is not None and run.fits(frame):
+                run_chain(run.chain, run.parts, values, frame)
+            else:
+                for place in run.places:
+                    values.update(self.part_results(place, values, frame))
+        return values
+
+    @computed_once
+    def runs(self) -> tuple[Run, ...]:
+        """The consecutive parts that run as one chain, and the single parts between them."""
+        parts, chained = self.schedule.parts, self.kernel.means.chained
+
+        def fits(place: int) -> bool:
+            by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
+            return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
+
+        def run(places: tuple[int, ...]) -> Run:
+            members = [parts[place] for place in places]
+            bound = [self.bound[place] for place in places]
+            chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
+            return Run(places, members, chain)
+
+        return tuple(map(run, runs_of(parts, fits)))
+
+    @computed_once
+    def lent(self) -> tuple[int, ...]:
+        """The positions of the results that must be copied before they are returned; see `lent_places`."""
+        return lent_places(self.net, self.constants)
+
+    def part_results(self, place: int, values: Values, frame: Frame) -> Values:
+        """The results of the part at a position."""
+        part = self.schedule.parts[place]
+        runs: Any = self.bound[place]
+        if part.is_bound_per_call:
+            runs = bound_part(part, self.kernel.kernels[place], constants_of(self.net, part, values, frame))
+        results = KINDS[part.kind](
+            self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
+        )
+        if part.is_bound_per_call and runs is not None:
+            runs.release()
+        return results

@@ -1,0 +1,133 @@
+"""Products summed over labelled axes: the common form of `@`, np.einsum and np.tensordot in a step.
+
+    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
+    a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
+
+A letter labels an axis of features. Additions are those of a `sum` or a `matmul`, so no batch changes their
+order.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.traced import Traced, apply, reshaped, transposed
+
+# NumPy returns a traced value for a traced value, which its stubs do not know.
+numpy: Any = np
+
+MOST_BLOCKS = 64
+"""A contraction with a parameter becomes at most this many products of vectors with matrices; one that needs
+more becomes a multiplication and a sum."""
+
+FEW_RESULTS = 8
+"""With at least this many results, sums run in parallel, one per vector lane; with fewer, one by one."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A value of the step, with a letter for each of its feature axes, no two the same."""
+
+    value: Traced
+    letters: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each letter."""
+        return dict(zip(self.letters, self.value.type.shape, strict=True))
+
+    def with_axes(self, letters: str) -> Traced:
+        """The value with its axes in the order of the letters, and an axis of size 1 for each letter it
+        lacks.
+        """
+        present = [letter for letter in letters if letter in self.letters]
+        value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
+        return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
+
+    def summed(self, kept: str) -> "Labelled":
+        """The sum over all letters except those in `kept`, in the value's dtype."""
+        gone = "".join(letter for letter in self.letters if letter not in kept)
+        left = "".join(letter for letter in self.letters if letter in kept)
+        return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
+
+
+def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
+    """The sum over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
+    rank = len(x.type.shape)
+    return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
+
+
+def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
+    """The size of each letter. A size of 1 gives way to another size, as in broadcasting."""
+    sizes: dict[str, int] = {}
+    for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
+        sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+    return sizes
+
+
+def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
+    """The operand without the axes of size 1 along which it broadcasts against other operands."""
+    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
+    return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
+
+
+def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
+    """The product of two values, summed over all letters except those in `kept`."""
+    a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
+    if a.value.is_constant != b.value.is_constant:
+        x, parameter = (b, a) if a.value.is_constant else (a, b)
+        if is_product(x, parameter, kept):
+            return multiplied_by_parameter(x, parameter, kept)
+    over = "".join(letter for letter in a.letters if letter in b.letters and letter not in kept)
+    result = "".join(dict.fromkeys(letter for letter in a.letters + b.letters if letter in kept))
+    sizes = a.sizes | b.sizes
+    first = math.prod(sizes[letter] for letter in result) >= FEW_RESULTS
+    order = over + result if first else result + over
+    product = apply("multiply", a.with_axes(order), b.with_axes(order))
+    start = 0 if first else len(result)
+    return Labelled(sum_of(product, tuple(range(start, start + len(over)))), result)
+
+
+def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
+    """Whether the product of a value and a parameter can be written as at most `MOST_BLOCKS` vector-matrix
+    products.
+    """
+    sizes = x.sizes | parameter.sizes
+    over = [letter for letter in x.letters if letter not in kept]
+    blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
+    width = math.prod(sizes[letter] for letter in parameter.letters if letter not in x.letters)
+    return bool(over) and 1 <= blocks <= MOST_BLOCKS and (width > 1 or blocks == 1)
+
+
+def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
+    """The product of a value with a parameter, with one matmul for each index of the axes that both share."""
+    both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
+    over = "".join(letter for letter in x.letters if letter not in kept)
+    own = "".join(letter for letter in x.letters if letter not in both + over)
+    new = "".join(letter for letter in parameter.letters if letter not in both + over)
+    sizes = x.sizes | parameter.sizes
+    heads, inner, width = (math.prod(sizes[letter] for letter in part) for part in (both, over, new))
+    left = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
+    right = reshaped(parameter.with_axes(both + over + new), (heads, inner, width))
+    pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]
+    product = numpy.stack(pieces, axis=1) if both else pieces[0]
+    letters = both + own + new
+    return Labelled(reshaped(product, tuple(sizes[letter] for letter in letters)), letters)
+
+
+def matrix_product(a: Traced, b: Traced) -> Traced:
+    """The product of matrices [..., m, k] and [..., k, n], as np.matmul computes it, without the row axis."""
+    ranks = [len(a.type.shape), len(b.type.shape)]
+    batch = ascii_letters[: max(ranks) - 2]
+    m, k, n = ascii_letters[-3:]
+    labelled = [
+        Labelled(value, batch[len(batch) + 2 - rank :] + own)
+        for value, rank, own in zip((a, b), ranks, (m + k, k + n), strict=True)
+    ]
+    sizes = common_sizes(labelled)
+    first, second = (without_ones(operand, sizes) for operand in labelled)
+    return contracted(first, second, batch + m + n).with_axes(batch + m + n)

@@ -1,0 +1,280 @@
+"""Random numbers, and the time, in a step: they would be read once, when it is traced, and be constants.
+
+    states of generators  -->  the step is traced  -->  their states again, equal
+
+The generators are those of Python, NumPy and PyTorch, and each one that the step reads. If one has moved, the
+step is traced again, line by line, to name the line. A step that makes a generator, or asks for the time, is
+traced twice too: both nets are to be equal.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from random import SystemRandom
+from types import CodeType, FrameType
+from typing import Any, TypeVar, cast
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.trace.lines import PYTHON, is_users, line_of
+from stepnet.compiler.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
+from stepnet.errors import StepError
+
+Result = TypeVar("Result")
+State = Callable[[], Any]
+
+ADVICE = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
+NUMPYS = (
+    "default_rng",
+    "Generator",
+    "RandomState",
+    "SeedSequence",
+    "MT19937",
+    "PCG64",
+    "PCG64DXSM",
+    "Philox",
+)
+PYTHONS = ("Random", "uuid1")
+CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now", "today")
+FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "monotonic_ns", "utcnow"])
+"""Names in the code of a step by which it may read other numbers each time, though no generator moves."""
+
+SYSTEMS = ("SystemRandom", "secrets", "uuid", "uuid4", "urandom", "getrandom", "randbelow", "randbits")
+TOKENS = ("token_bytes", "token_hex", "token_urlsafe")
+ENTROPY = (
+    "the step draws random numbers from the operating system, and a trace would have them as constants: "
+    + ADVICE
+)
+MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_num_threads")
+MODE = (
+    "the step asks for torch.{}(), which is another in a trace than in a call: ask before the call, and give "
+    "what follows from it as a static, or make it an attribute of the module"
+)
+ASKED: dict[tuple[str, str], tuple[frozenset[str], str]] = {
+    ("os", "urandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
+    ("os", "getrandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
+    **{("torch", name): (frozenset([name]), MODE.format(name)) for name in MODES},
+}
+"""Functions in C whose results no generator's state shows: the names by which a step may reach each, and what
+is said if it does.
+"""
+
+
+def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
+    """The result of a trace of a step; raises `StepError` if the step draws random numbers or reads the time.
+
+    net: the net of the result.
+    """
+    known: Any = getattr(step, "reads", None)
+    reads = known if isinstance(known, Reads) else reads_of(step)
+    states = generators(reads)
+    before, names = compared(states), known_names(reads)
+    with Calls(names):
+        result = trace()
+    if before != compared(states):
+        result = line_by_line(states, trace)
+    if not FRESH.isdisjoint(names):
+        check_equal(net(result), net(trace()))
+    return result
+
+
+def known_names(reads: Reads) -> frozenset[str]:
+    """The names in the code of a step, and of the functions, classes and modules that it reads."""
+    values = reads.values.values()
+    codes = [{value.co_name} | names_in(value)[1] for value in values if isinstance(value, CodeType)]
+    others = [getattr(value, "__name__", None) for value in values]
+    systems = ["SystemRandom" for value in values if isinstance(value, SystemRandom)]
+    return frozenset[str]().union(*codes, filter(None, others), systems)
+
+
+# ---- generators --------------------------------------------------------------------------------------------
+
+
+GLOBAL = {
+    "np.random": ("numpy.random", "get_state"),
+    "random": ("random", "getstate"),
+    "torch": ("torch.random", "get_rng_state"),
+}
+"""The generators of modules: the module, and its function that gives the state."""
+
+HELD: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("random", "SystemRandom", ()),  # which has no state
+    ("random", "Random", ("getstate",)),
+    ("numpy.random", "Generator", ("bit_generator.state", "bit_generator.seed_seq.state")),
+    ("numpy.random", "BitGenerator", ("state", "seed_seq.state")),
+    ("numpy.random", "SeedSequence", ("state",)),
+    ("numpy.random", "RandomState", ("get_state",)),
+    ("torch", "Generator", ("get_state",)),
+)
+"""The classes of generators: the module, and the attributes that have the state, or give it. Those that are
+spawned are counted in the sequence of seeds.
+"""
+
+
+def generators(reads: Reads) -> dict[str, State]:
+    """Functions that read the states of the generators that a step may draw from, by their names."""
+    states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
+    for name, value in reads.values.items():
+        for module, kind, attributes in HELD:
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(value, getattr(loaded, kind)):
+                if attributes:
+                    states[f"`{name}`"] = partial(states_of, value, attributes, module)
+                break
+    return states
+
+
+def state_in(module: str, function: str) -> Any:
+    """The state of the generator of a module; None where that is not imported."""
+    loaded = sys.modules.get(module)
+    return None if loaded is None else state_of(loaded, function, module)
+
+
+def state_of(owner: Any, attribute: str, module: str) -> Any:
+    """The state of a generator."""
+    if not module.startswith("torch"):
+        found = attrgetter(attribute)(owner)
+        return found() if callable(found) else found
+    with numbers_known():
+        return getattr(owner, attribute)().numpy()
+
+
+def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
+    """The parts of the state of a generator; a sequence of seeds that is not NumPy's has none."""
+    parts = dict[str, Any]()
+    for attribute in attributes:
+        place, _, _ = attribute.rpartition(".")
+        holder = attrgetter(place)(owner) if place else owner
+        if hasattr(holder, "state") or not place:
+            parts[attribute] = state_of(owner, attribute, module)
+    return parts
+
+
+def compared(states: Mapping[str, State]) -> dict[str, Any]:
+    """The states as values that can be compared."""
+    return {name: comparable(state()) for name, state in states.items()}
+
+
+def comparable(state: Any) -> Any:
+    """The state of a generator as a value that can be compared."""
+    if isinstance(state, dict):
+        return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
+    if isinstance(state, tuple):  # Python's holds a tuple of 625 numbers, which is compared as it is
+        parts = cast("tuple[Any, ...]", state)
+        return tuple(bytes(part) if hasattr(part, "__array__") else part for part in parts)
+    return bytes(state) if hasattr(state, "__array__") else state
+
+
+def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
+    """The result of a trace; raises `StepError` with the user's line that moves a generator.
+
+    The result is that of this trace, in which none has moved: another thread may have drawn before.
+    """
+    watch = Watch(states)
+    outside = sys.gettrace()
+    sys.settrace(watch.enter)
+    try:
+        result = trace()
+    finally:
+        sys.settrace(outside)
+    watch.look()
+    if watch.found:
+        drawn, line = watch.found
+        raise StepError(
+            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
+            f"step: {ADVICE}\n  at {line}"
+        )
+    return result
+
+
+class Watch:
+    """Looks after each of the user's lines for a generator that has moved. found: its name, and the line."""
+
+    def __init__(self, states: Mapping[str, State]) -> None:
+        self.states, self.known = states, compared(states)
+        self.line: tuple[CodeType, int] | None = None
+        self.found: tuple[str, str] | None = None
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """The function that follows the lines of a call: of the user's calls alone."""
+        code = frame.f_code
+        if self.found or not is_users(code) or is_installed(code.co_filename):
+            return None
+        return self.follow
+
+    def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Looks before each line, and as a call returns."""
+        self.look()
+        at = frame
+        if event == "return":
+            at = frame.f_back if frame.f_back is not None and is_users(frame.f_back.f_code) else frame
+        self.line = at.f_code, at.f_lineno
+        return None if self.found else self.follow
+
+    def look(self) -> None:
+        """Notes a generator that has moved since the line before."""
+        if self.found or self.line is None:
+            return
+        now = compared(self.states)
+        drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
+        if drawn:
+            self.found = drawn[0], line_of(*self.line)
+
+
+# ---- functions that have no state --------------------------------------------------------------------------
+
+
+class Calls:
+    """A context that raises `StepError` with the user's line if a function of `ASKED` is called from it.
+
+    names: those in the step's code, without which nothing is watched.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.messages = dict[int, str]()
+        for (module, name), (ways, message) in ASKED.items():
+            function = getattr(sys.modules.get(module), name, None)
+            if function is not None and not ways.isdisjoint(names):
+                self.messages[id(function)] = message
+        self.found, self.outside = "", sys.getprofile()
+
+    def __enter__(self) -> None:
+        """Begins it."""
+        if self.messages:
+            sys.setprofile(self.follow)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Ends it."""
+        if self.messages:
+            sys.setprofile(self.outside)
+        if kind is None and self.found:
+            raise StepError(self.found)
+
+    def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
+        """Notes the first such call, by the user's code or by modules of Python for it."""
+        if event != "c_call" or self.found or id(argument) not in self.messages:
+            return
+        while frame is not None and not is_users(frame.f_code):
+            file = frame.f_code.co_filename
+            if is_installed(file) or not file.startswith((PYTHON, "<frozen")):
+                return
+            frame = frame.f_back
+        if frame is not None and not is_installed(frame.f_code.co_filename):
+            self.found = f"{self.messages[id(argument)]}\n  at {line_of(frame.f_code, frame.f_lineno)}"
+
+
+# ---- other numbers each time -------------------------------------------------------------------------------
+
+
+def check_equal(first: Net, second: Net) -> None:
+    """Raises `StepError` if two traces of a step differ."""
+    if first == second:
+        return
+    pairs = zip(first.nodes, second.nodes, strict=False)
+    node = next((one for one, other in pairs if one != other), first.nodes[-1])
+    users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
+    line = node.source or (users[0].source if users else "")
+    raise StepError(
+        "the step reads other numbers each time that it is traced, as those of a new generator without a "
+        f"seed, or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+    )

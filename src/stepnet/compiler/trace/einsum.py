@@ -1,0 +1,226 @@
+"""np.einsum and np.tensordot of a step's values.
+
+The first letter of each value of the step is the rows, the same for all; a parameter has no such letter.
+Operands are multiplied from left to right, and a letter is summed over as soon as nothing to the right needs
+it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.trace.contractions import Labelled, common_sizes, contracted, without_ones
+from stepnet.compiler.trace.traced import (
+    Traced,
+    apply,
+    array_of,
+    builder_of,
+    lifted,
+    refuse,
+    reshaped,
+    transposed,
+)
+from stepnet.compiler.values.arguments import is_integer
+
+
+@dataclass(frozen=True)
+class Term:
+    """An operand and its letters as the step writes them, with the letter of the rows first."""
+
+    value: Traced
+    letters: str
+
+    @property
+    def features(self) -> str:
+        """The letters of the feature axes."""
+        return self.letters if self.value.is_constant else self.letters[1:]
+
+
+def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
+    """Products of values and parameters, summed over letters: np.einsum("bhk,bhkn->bhn", q, m).
+
+    optimize: accepted as in NumPy and ignored: the order is from left to right.
+    """
+    if not isinstance(subscripts, str):
+        raise refuse(
+            'np.einsum in a step takes the subscripts as its first argument: np.einsum("bk,bkn->bn", q, m)'
+        )
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    check_letters(subscripts, inputs + output)
+    parts = inputs.split(",")
+    if len(parts) != len(operands):
+        raise refuse(
+            f"np.einsum: {subscripts!r} has subscripts for {len(parts)} operands, but {len(operands)} were "
+            "given"
+        )
+    terms = terms_of(parts, operands)
+    check_output(subscripts, terms, output if arrow else implied(inputs))
+    return combined(terms, output if arrow else implied(inputs))
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
+    """A value's product with a parameter, summed over some axes of both."""
+    builder = builder_of((a, b))
+    left, right = (Traced(builder, lifted(builder, value, (a, b))) for value in (a, b))
+    if not left.is_constant and not right.is_constant:
+        raise refuse(
+            "np.tensordot of two values pairs all rows with all, which mixes them; write np.einsum with the "
+            "rows as the first letter of both"
+        )
+    ours, theirs = paired_axes(left, right, axes)
+    sizes = [[value.shape[axis] for axis in each] for value, each in ((left, ours), (right, theirs))]
+    if sizes[0] != sizes[1]:
+        raise refuse(
+            f"np.tensordot sums over axes of sizes {sizes[0]} of the first operand and {sizes[1]} of the "
+            "second: they must be equal"
+        )
+    letters = ascii_letters[: left.ndim + right.ndim]
+    first, second = list(letters[: left.ndim]), list(letters[left.ndim :])
+    for left_axis, right_axis in zip(ours, theirs, strict=True):
+        second[right_axis] = first[left_axis]
+    over = {first[left_axis] for left_axis in ours}
+    output = "".join(letter for letter in first + second if letter not in over)
+    terms = terms_of(["".join(first), "".join(second)], (left, right))
+    check_output("np.tensordot", terms, output)
+    return combined(terms, output)
+
+
+def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
+    """For each operand the axes that np.tensordot sums over, counted from the first axis."""
+    if is_integer(axes):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise refuse(f"np.tensordot over {axes} axes of {a.ndim} and {b.ndim}")
+        return list(range(a.ndim - int(axes), a.ndim)), list(range(int(axes)))
+    pair = [
+        list(cast("Sequence[Any]", entry)) if isinstance(entry, list | tuple) else [entry] for entry in axes
+    ]
+    if len(pair) != 2 or len(pair[0]) != len(pair[1]):
+        raise refuse(f"np.tensordot takes the same number of axes of both operands, not {axes}")
+    for summed_axes, value in zip(pair, (a, b), strict=True):
+        places = {
+            axis % value.ndim for axis in summed_axes if is_integer(axis) and -value.ndim <= axis < value.ndim
+        }
+        if len(places) < len(summed_axes):
+            raise refuse(f"np.tensordot takes axes of {value.ndim}, each once, not {summed_axes}")
+    return [axis % a.ndim for axis in pair[0]], [axis % b.ndim for axis in pair[1]]
+
+
+# ---- what is written ---------------------------------------------------------------------------------------
+
+
+def check_letters(text: str, letters: str) -> None:
+    """Raises `StepError` for characters that are not letters."""
+    if "..." in letters:
+        raise refuse(f"np.einsum of {text!r} in a step names every axis: write letters for the ...")
+    if wrong := sorted(set(letters) - set(ascii_letters) - {","}):
+        raise refuse(f"np.einsum: {text!r} has {wrong[0]!r}, which is no letter")
+
+
+def implied(inputs: str) -> str:
+    """The default output: the letters that occur once, in alphabetical order."""
+    counts = Counter(inputs.replace(",", ""))
+    return "".join(sorted(letter for letter, count in counts.items() if count == 1))
+
+
+def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
+    """The operands in their common dtype, each with its letters."""
+    builder = builder_of(operands)
+    strong = [
+        operand if isinstance(operand, Traced) else array_of(operand, "an operand") for operand in operands
+    ]
+    values = [Traced(builder, lifted(builder, operand, strong)) for operand in strong]
+    dtype = np.result_type(*(value.dtype for value in values))
+    terms: list[Term] = []
+    for value, letters in zip(values, parts, strict=True):
+        if len(letters) != value.ndim:
+            raise refuse(f"np.einsum: {letters!r} has {len(letters)} axes, but the operand has {value.ndim}")
+        terms.append(Term(value.astype(dtype), letters))
+    check_rows(terms)
+    check_sizes(terms)
+    return terms
+
+
+def check_rows(terms: Sequence[Term]) -> None:
+    """Raises `StepError` unless all values have the same first letter, and no feature axis has it."""
+    rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
+    if len(rows) > 1:
+        raise refuse(
+            f"the rows have the letters {' and '.join(rows)}, which pairs all rows with all; give them the "
+            "same first letter"
+        )
+    if rows and any(rows[0] in term.features for term in terms):
+        raise refuse(
+            f"the letter {rows[0]} of the rows is also one of features or of a parameter, which mixes rows"
+        )
+
+
+def check_sizes(terms: Sequence[Term]) -> None:
+    """Raises `StepError` for a letter with two sizes, neither of them 1."""
+    sizes: dict[str, int] = {}
+    for term in terms:
+        for letter, size in zip(term.features, term.value.type.shape, strict=True):
+            known = sizes.get(letter, 1)
+            if size != known and 1 not in (size, known):
+                raise refuse(
+                    f"np.einsum: the axis {letter} has size {known} in one operand and size {size} in another"
+                )
+            sizes[letter] = size if known == 1 else known
+
+
+def check_output(text: str, terms: Sequence[Term], output: str) -> None:
+    """Raises `StepError` unless the output begins with the rows and has letters of operands, each once."""
+    rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
+    if rows not in output:
+        raise refuse(
+            f"{text!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
+            f"begin the output with them: ->{rows}..."
+        )
+    if not output.startswith(rows):
+        raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
+    known = {letter for term in terms for letter in term.letters}
+    if len(set(output)) < len(output) or not set(output) <= known:
+        raise refuse(
+            f"np.einsum: the output {output!r} must consist of letters of the operands, each at most once"
+        )
+
+
+# ---- what is computed --------------------------------------------------------------------------------------
+
+
+def combined(terms: Sequence[Term], output: str) -> Traced:
+    """The product of all operands, summed over the letters that are not in the output."""
+    labelled = [diagonal(term) for term in terms]
+    sizes = common_sizes(labelled)
+    labelled = [without_ones(operand, sizes) for operand in labelled]
+    kept = [
+        output + "".join(operand.letters for operand in labelled[place:])
+        for place in range(1, len(terms) + 1)
+    ]
+    product = labelled[0]
+    for other, needed in zip(labelled[1:], kept[1:], strict=True):
+        product = contracted(product, other, needed)
+    rows = next((term.letters[0] for term in terms if not term.value.is_constant), "")
+    return product.summed(output).with_axes(output.removeprefix(rows))
+
+
+def diagonal(term: Term) -> Labelled:
+    """The operand with each letter once: the diagonal over two axes with the same letter."""
+    value, letters = term.value, term.features
+    for letter in dict.fromkeys(letters):
+        while letters.count(letter) > 1:
+            first, second = letters.index(letter), letters.rindex(letter)
+            size, other = value.type.shape[first], value.type.shape[second]
+            if size != other:
+                raise refuse(
+                    f"np.einsum: the axes {letter} of one operand have different sizes, {size} and {other}"
+                )
+            rest = [place for place in range(len(letters)) if place not in (first, second)]
+            kept = tuple(value.type.shape[place] for place in rest)
+            value = reshaped(transposed(value, (*rest, first, second)), (*kept, size * size))
+            value = apply("take", value, axis=-1, indices=tuple(range(0, size * size, size + 1)))
+            letters = "".join(letters[place] for place in rest) + letter
+    return Labelled(value, letters)

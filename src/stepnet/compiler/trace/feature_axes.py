@@ -1,0 +1,54 @@
+"""The axis arguments of NumPy functions, as axes of features.
+
+A step sees the rows as the first axis. No function may move this axis or reduce over it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, refuse
+from stepnet.compiler.values.arguments import is_integer, shown
+
+
+def feature_axis(x: Traced, axis: Any, doing: str) -> int:
+    """An axis as the step sees it, counted from the end of the features; refuses the rows."""
+    if not isinstance(cast("Any", x), Traced):
+        raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
+    rank = x.ndim
+    if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
+        raise refuse(f"{doing}: axis {axis} does not exist; the value has {rank} axes")
+    position = int(axis) % rank
+    if not x.is_constant and position == 0:
+        raise refuse(
+            f"{doing} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis"
+        )
+    return position - rank
+
+
+def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
+    """The axes to reduce over, counted from the end."""
+    if axis is None:
+        if not x.is_constant:
+            raise refuse(
+                f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1"
+            )
+        return tuple(range(-x.ndim, 0))
+    axes = listed(axis) if isinstance(axis, tuple) else [axis]
+    places = tuple(sorted(feature_axis(x, axis, doing) for axis in axes))
+    if len(set(places)) < len(places):
+        raise refuse(f"{doing}: {axis} names an axis twice")
+    return places
+
+
+def listed(value: Any) -> list[Any]:
+    """The items of a tuple or list; a list of one for anything else."""
+    return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
+
+
+def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
+    """The features of a shape as the step writes it, rows first; refuses any other first size."""
+    if x.is_constant:
+        return sizes
+    if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
+        raise refuse(advice)
+    return sizes[1:]

@@ -1,0 +1,129 @@
+"""x[...] in a step: slices of features, new axes, single features, and rows of a parameter at integers.
+
+An index has one item per feature axis, and `None` for each new axis. Slices are applied first. Lists of
+integers, and single integers next to lists, are paired as in NumPy: as one list of flat indices into their
+axes.
+"""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.trace.traced import Traced, apply, array_of, refuse, reshaped
+from stepnet.compiler.values.arguments import is_integer
+
+Array = np.ndarray
+
+
+def indexed(x: Traced, index: Any) -> Traced:
+    """The result of NumPy's indexing; raises `StepError` if it would index the rows."""
+    items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
+    if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
+        return apply("gather", x, items[0])
+    items = without_ellipsis(items, x.ndim)
+    if not x.is_constant:
+        if not isinstance(items[0], slice) or items[0] != slice(None):
+            raise refuse("the first index selects rows, but a step treats all rows alike: write x[:, ...]")
+        items = items[1:]
+    return select(x, items)
+
+
+def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
+    """The index with `...` and missing trailing axes written out."""
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > rank:
+        raise refuse(f"{used} indices for {rank} axes")
+    places = [place for place, item in enumerate(items) if item is Ellipsis]
+    if len(places) > 1:
+        raise refuse("an index has `...` once, not more often")
+    place = places[0] if places else len(items)
+    return items[:place] + [slice(None)] * (rank - used) + items[place + 1 :]
+
+
+def select(x: Traced, items: list[Any]) -> Traced:
+    """The result of one index per feature axis, and None per new axis: slices first, then lists, then new
+    axes.
+    """
+    sizes = iter(x.type.shape)
+    entries = [None if item is None else entry(item, next(sizes)) for item in items]
+    if any(isinstance(item, Array) and item.ndim for item in entries):
+        chosen = [place for place, item in enumerate(entries) if isinstance(item, Array)]
+        return paired(x, entries, chosen[0], chosen[-1] + 1)
+    slices = [(int(item), int(item) + 1, 1) if isinstance(item, Array) else item for item in entries]
+    shape = kept([item for item in entries if not isinstance(item, Array)])
+    return reshaped(sliced(x, [bounds for bounds in slices if bounds is not None]), tuple(shape))
+
+
+def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
+    """The result of an index in which the entries from `first` to `last` are lists of places, paired as NumPy
+    does.
+    """
+    between: list[Any] = entries[first:last]
+    if not all(isinstance(item, Array) for item in between):
+        raise refuse(
+            "lists, or a list and a single place, on both sides of a slice: NumPy moves what they pick to "
+            "the front; pick along one axis after the other: x[:, [0, 1]][:, :, :, 0]"
+        )
+    ahead, behind = entries[:first], entries[last:]
+    before, after = ([item for item in part if item is not None] for part in (ahead, behind))
+    axes = x.type.shape[len(before) : len(before) + len(between)]
+    try:
+        together = np.broadcast_arrays(*between)
+    except ValueError:
+        sizes = " and ".join(str(indices.shape) for indices in between)
+        raise refuse(f"lists of places of shapes {sizes} cannot be paired") from None
+    places = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
+    result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
+    result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
+    flat = tuple(int(place) for place in np.ravel(places))
+    result = apply("take", result, axis=-1 - len(after), indices=flat)
+    return reshaped(result, (*kept(ahead), *np.shape(places), *kept(behind)))
+
+
+def kept(entries: list[Any]) -> list[int]:
+    """The sizes of the axes that remain: those of slices, and 1 for new axes."""
+    return [1 if item is None else len(range(*item)) for item in entries]
+
+
+def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
+    """The value with one slice per feature axis."""
+    everything = [(0, size, 1) for size in x.type.shape]
+    return x if slices == everything else apply("slice", x, slices=tuple(slices))
+
+
+def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
+    """An index of one axis: a slice as (start, stop, step), or an array of places; a single place has no
+    axes.
+    """
+    if isinstance(item, slice):
+        return slice_of(cast("slice", item), size)
+    if is_integer(item) and not isinstance(item, bool):
+        if not -size <= item < size:
+            raise refuse(f"index {item} is outside {size} features")
+        return np.array(item % size)
+    if isinstance(item, list | tuple | range | Array):
+        return places_of(item, size)
+    if isinstance(item, Traced):
+        raise refuse(
+            "features cannot be indexed by a value of the step; use np.where, or a one-hot vector and a sum"
+        )
+    raise refuse(f"a step's value cannot be indexed by {item!r}")
+
+
+def slice_of(item: slice, size: int) -> tuple[int, int, int]:
+    """A slice as (start, stop, step). Only a stop may be -1, which means before the first."""
+    try:
+        start, stop, step = item.indices(size)
+    except (TypeError, ValueError) as error:
+        raise refuse(f"{item} is no slice of {size} features: {error}") from None
+    return (start, stop, step) if len(range(start, stop, step)) else (0, 0, 1)
+
+
+def places_of(item: Any, size: int) -> Array:
+    """A list of places on an axis, counted from its start."""
+    nothing = not isinstance(item, Array) and not len(item)
+    places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
+    if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):
+        raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
+    return np.where(places < 0, places.astype(np.int64) + size, places)

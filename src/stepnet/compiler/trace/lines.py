@@ -1,0 +1,133 @@
+"""The line of the user's code that an operation, an error or a step comes from."""
+
+import inspect
+import linecache
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
+from traceback import walk_tb
+from types import CodeType, FrameType, TracebackType
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import StepError, StepnetError
+
+HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+NUMPY = os.path.dirname(os.path.abspath(np.__file__))
+PYTHON = os.path.dirname(os.path.abspath(os.__file__))
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders inside Python's library folder that hold third-party packages."""
+
+WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
+
+
+@contextmanager
+def written_at(line: str) -> Generator[None]:
+    """A context in which new operations are attributed to a given line of the user, for a graph that is
+    replayed.
+    """
+    token = WRITTEN_AT.set(line)
+    try:
+        yield
+    finally:
+        WRITTEN_AT.reset(token)
+
+
+def user_line() -> str:
+    """The file, line and text of the innermost call in the user's code."""
+    if (line := WRITTEN_AT.get()) is not None:
+        return line
+    frame = user_frame()
+    return "" if frame is None else line_of(frame.f_code, frame.f_lineno)
+
+
+def user_frame() -> FrameType | None:
+    """The frame of the innermost call in the user's code."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def refuse(message: str, line: str = "") -> StepError:
+    """A `StepError` with the user's line below the message."""
+    return StepError(f"{message}\n  at {line or user_line()}")
+
+
+def defined_at(function: Any) -> str:
+    """The file, line and text where a function is defined; the user's line if its file is not the user's."""
+    code = code_of(function)
+    return user_line() if code is None else line_of(code, code.co_firstlineno)
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The user's code that a function, partial or callable object runs; None if it is not the user's."""
+    while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
+        function = cast("Any", inner).func if isinstance(inner, partial) else inner
+    for candidate in (function, inspect.unwrap(type(function).__call__)):
+        code = getattr(candidate, "__code__", None)
+        if code is not None and is_users(code):
+            return code
+    return None
+
+
+def line_of(code: CodeType, number: int) -> str:
+    """The file, line and text of a line of code."""
+    text = linecache.getline(code.co_filename, number).strip()
+    return f"{code.co_filename}:{number}: {text}" if text else f"{code.co_filename}:{number}"
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's: not stepnet's (except its cells), not NumPy's, and not of Python's own
+    modules.
+    """
+    # The methods that a dataclass generates, which have no file, are not the user's.
+    written = code.co_filename == "<string>" and code.co_name == "__init__"
+    return not written and is_users_file(code.co_filename)
+
+
+@cache
+def is_users_file(name: str) -> bool:
+    """Whether code of a file is the user's."""
+    file = os.path.abspath(name)
+    if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
+        return False
+    if file.startswith(HERE + os.sep):
+        return "cells" in (
+            os.path.basename(os.path.dirname(file)),
+            os.path.basename(file).removesuffix(".py"),
+        )
+    return not file.startswith(PYTHON + os.sep) or any(part in file.split(os.sep) for part in INSTALLED)
+
+
+class NamingLine:
+    """A context in which errors name the user's line in a step: stepnet's in their message, all others in a
+    note.
+
+    The line is the innermost line of the user in the traceback, or else the line where the step is defined.
+    """
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, Exception) or names_line(error):
+            return
+        passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]
+        line = line_of(*passed[-1]) if passed else defined_at(self.step)
+        if isinstance(error, StepnetError):
+            error.args = (f"{error}\n  at {line}",)
+        else:
+            error.add_note(f"  at {line}")
+
+
+def names_line(error: Exception) -> bool:
+    """Whether an error, or a note on it, names a line already."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return any("\n  at " in f"\n{text}" for text in (str(error), *notes))

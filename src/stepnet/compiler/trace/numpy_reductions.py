@@ -1,0 +1,83 @@
+"""NumPy's sums, extremes and scans over features of a step's values."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis
+from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
+
+
+def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
+    """The result of a reduction, with the reduced axes kept as axes of size 1 if `keepdims` is true."""
+    if not keepdims:
+        return result
+    rank = len(x.type.shape)
+    return reshaped(result, tuple(1 if i - rank in axes else size for i, size in enumerate(x.type.shape)))
+
+
+def total(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """The sum over feature axes."""
+    axes = feature_axes(x, axis, "np.sum")
+    return kept(x, apply("sum", x, axes=axes), axes, keepdims)
+
+
+def extreme(operation: str) -> Callable[..., Traced]:
+    """A rule for np.max or np.min."""
+
+    def rule(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+        axes = of_some(x, feature_axes(x, axis, f"np.{operation}"), f"np.{operation}")
+        return kept(x, apply(operation, x, axes=axes), axes, keepdims)
+
+    return rule
+
+
+def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
+    """The axes, unchanged; raises `StepError` for axes of size 0, which have no extreme."""
+    if any(x.type.shape[axis] == 0 for axis in axes):
+        raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
+    return axes
+
+
+def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """The index of the largest along an axis."""
+    if axis is None:
+        raise refuse("np.argmax over all axes mixes rows; give axis=-1")
+    axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
+    return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
+
+
+def scan(operation: str) -> Callable[..., Traced]:
+    """A rule for np.cumsum or np.cumprod."""
+
+    def rule(a: Traced, axis: Any = None) -> Traced:
+        if axis is None and not a.is_constant:
+            raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
+        x = reshaped(a, (a.type.size,)) if axis is None else a
+        return apply(operation, x, axis=feature_axis(x, 0 if axis is None else axis, f"np.{operation}"))
+
+    return rule
+
+
+def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """The mean over feature axes."""
+    axes = feature_axes(x, axis, "np.mean")
+    count = math.prod(x.type.shape[axis] for axis in axes)
+    values = x if x.type.is_float else x.astype(np.float64)
+    return kept(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
+
+
+def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
+    """The variance over feature axes."""
+    axes = feature_axes(x, axis, "np.var")
+    count = math.prod(x.type.shape[axis] for axis in axes)
+    away = x - mean(x, axes, keepdims=True)
+    degrees = max(count - ddof, 0)
+    return kept(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)
+
+
+def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
+    """The standard deviation over feature axes."""
+    return apply("sqrt", variance(x, axis, ddof=ddof, keepdims=keepdims))

@@ -1,0 +1,203 @@
+"""NumPy's functions that rearrange a step's features: shapes, orders of axes, parts and concatenation."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis, listed, without_rows
+from stepnet.compiler.trace.traced import (
+    ROWS_AXIS,
+    Traced,
+    apply,
+    array_of,
+    builder_of,
+    lifted,
+    refuse,
+    reshaped,
+    transposed,
+)
+from stepnet.compiler.values.arguments import is_integer, shown
+
+MOST_PARTS = 2**12
+"""The largest number of parts of np.array_split, most of which may be empty."""
+
+
+def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
+    """The features in another shape; the first size is the rows: x.shape[0], or -1."""
+    if order != "C":
+        raise refuse("reshape in a step is in C order")
+    advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
+    whole = listed(shape)
+    sizes = without_rows(x, whole, advice)
+    if not x.is_constant and whole[0] is not ROWS_AXIS and -1 in sizes:
+        written = ", ".join(map(str, sizes))
+        unknown = f"reshape(-1, {written}) leaves two sizes open, and NumPy takes one"
+        raise refuse(f"{unknown}: write x.reshape(x.shape[0], {written})")
+    known = math.prod(int(size) for size in sizes if size != -1)
+    full = x.type.size
+    if (
+        sizes.count(-1) > 1
+        or (-1 in sizes and (known == 0 or full % known))
+        or (-1 not in sizes and known != full)
+    ):
+        raise refuse(f"{x.type.element} cannot be reshaped to features {tuple(sizes)}")
+    return reshaped(x, tuple(full // known if size == -1 else int(size) for size in sizes))
+
+
+def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
+    """The axes in another order; the rows stay first."""
+    rank = x.ndim
+    requested = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
+    order = [axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank]
+    if len(requested) != rank or sorted(order) != list(range(rank)):
+        raise refuse(f"transpose of {rank} axes wants each of them once, not {axes}")
+    lead = 0 if x.is_constant else 1
+    if lead and order[0] != 0:
+        raise refuse("transpose would move the rows; keep axis 0 first")
+    return transposed(x, tuple(axis - lead for axis in order[lead:]))
+
+
+def swapaxes(x: Traced, first: int, second: int) -> Traced:
+    """Two feature axes exchanged."""
+    order = list(range(x.ndim))
+    a, b = (feature_axis(x, axis, "np.swapaxes") for axis in (first, second))
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, order)
+
+
+def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
+    """Feature axes moved to other places."""
+    origins, targets = (
+        [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
+        for axes in (source, destination)
+    )
+    if not len(origins) == len(targets) == len(set(origins)) == len(set(targets)):
+        raise refuse(f"np.moveaxis wants one place for each axis, each once, not {source} to {destination}")
+    order = [axis for axis in range(x.ndim) if axis not in origins]
+    for target, origin in sorted(zip(targets, origins, strict=True)):
+        order.insert(target, origin)
+    return transpose(x, order)
+
+
+def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
+    """Features side by side."""
+    builder = builder_of(tuple(arrays))
+    values = [Traced(builder, lifted(builder, value, arrays)) for value in arrays]
+    rows = next((value for value in values if not value.is_constant), values[0])
+    place = feature_axis(rows, axis, "np.concatenate")
+    dtype = np.result_type(*(value.dtype for value in values))
+    if any(value.is_constant != rows.is_constant for value in values):
+        values = [in_every_row(value, len(rows.type.shape)) for value in values]
+    return apply("concatenate", *(value.astype(dtype) for value in values), axis=place)
+
+
+def in_every_row(value: Traced, rank: int) -> Traced:
+    """A parameter with `rank` feature axes, repeated in every row."""
+    if not value.is_constant:
+        return value
+    if len(value.type.shape) != rank:
+        raise refuse(
+            f"a parameter {value.type.element} cannot be concatenated with values of {rank} feature axes"
+        )
+    return apply("expand", value, extent=ROWS)
+
+
+def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
+    """The features repeated until they have `shape`."""
+    return x if x.type.shape == shape else apply("broadcast", x, rank=len(x.type.shape), shape=shape)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
+    """Values side by side along a new feature axis."""
+    if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
+        raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
+    return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
+
+
+def expand_dims(x: Traced, axis: Any) -> Traced:
+    """The value with new feature axes of size one."""
+    requested = listed(axis)
+    rank = x.ndim + len(requested)
+    places = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
+    if len(places) < len(requested):
+        raise refuse(f"np.expand_dims to {rank} axes wants places among them, each once, not {axis}")
+    lead = 0 if x.is_constant else 1
+    if lead and 0 in places:
+        raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
+    sizes = iter(x.type.shape)
+    return reshaped(x, tuple(1 if place in places else next(sizes) for place in range(lead, rank)))
+
+
+def squeeze(x: Traced, axis: Any = None) -> Traced:
+    """The value without feature axes of size one."""
+    rank = len(x.type.shape)
+    if axis is None:
+        axes = tuple(place for place, size in enumerate(x.type.shape, -rank) if size == 1)
+    else:
+        axes = feature_axes(x, axis, "np.squeeze")
+    if any(x.type.shape[axis] != 1 for axis in axes):
+        raise refuse(f"np.squeeze of {x.type.element}: an axis to drop is not of size one")
+    return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
+
+
+def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+    """The features split along one axis, into a number of equal parts or at given indices."""
+    place = feature_axis(x, axis, "np.split")
+    size = x.type.shape[place]
+    if is_integer(parts):
+        if not 1 <= parts <= max(size, MOST_PARTS) or size % int(parts):
+            raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
+        cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
+    else:
+        places = array_of(parts, "the places to cut at")
+        if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
+        cuts = [0, *places.tolist(), size]
+    index = [slice(None)] * x.ndim
+    pieces: list[Traced] = []
+    for start, stop in pairwise(cuts):
+        index[place] = slice(start, stop)
+        pieces.append(x[tuple(index)])
+    return pieces
+
+
+def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+    """The features in parts along one axis, the first ones larger by one where they do not divide."""
+    if not is_integer(parts):
+        return split(x, parts, axis)
+    size = x.type.shape[feature_axis(x, axis, "np.array_split")]
+    if not 1 <= parts <= MOST_PARTS:
+        raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {parts}")
+    lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
+    return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
+
+
+def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
+    """The features repeated until they have a shape."""
+    sizes = without_rows(x, list(shape), "np.broadcast_to keeps the rows first: (x.shape[0], ...)")
+    try:
+        fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise refuse(f"{x.type.element} does not broadcast to features {tuple(sizes)}")
+    return broadcast_to_features(x, tuple(sizes))
+
+
+def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
+    """Rows of a parameter at a step's integers, or features at constant places."""
+    if isinstance(indices, Traced):
+        if axis not in (None, 0) or not x.is_constant:
+            raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")
+        return apply("gather", x if axis == 0 else reshaped(x, (x.type.size,)), indices)
+    if axis is None and not x.is_constant:
+        raise refuse("np.take over all axes mixes rows; give axis=-1")
+    if axis is None:
+        return take(reshaped(x, (x.type.size,)), indices, 0)
+    index: list[Any] = [slice(None)] * x.ndim
+    index[feature_axis(x, axis, "np.take")] = indices
+    return x[tuple(index)]

@@ -1,0 +1,434 @@
+"""The values that a step reads besides its arguments: the variables that its functions close over, their
+globals and defaults, and the attributes of the objects among these.
+
+    def forward(self, x, h):                     self.scale      0.5
+        return gain(x) * self.scale       ->     gain            its code
+                                                 gain.AMOUNT     2.0
+
+A trace holds them as they were, so they are part of its key. Functions and classes of installed packages are
+known by identity, and the variables that they close over.
+"""
+
+import dis
+import os
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from operator import is_
+from threading import local
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.net.types import Literal
+from stepnet.compiler.trace.lines import INSTALLED
+from stepnet.compiler.values.once import computed_once
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+BYTES = (bytearray, memoryview, array)
+"""Classes of Python that are compared by their contents."""
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+"""Names in code that reads the variables of the environment."""
+CLOSED = sys.stdlib_module_names | {"numpy", "torch", "keras", "tensorflow", "jax", "stepnet"}
+"""Packages of which no function is opened, and no object but those of `NAMESPACES` and of rules."""
+NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
+"""Classes of Python whose objects are opened."""
+GENERATED = frozenset({"__dict__", "__weakref__", "__annotations__", "__doc__", "__module__", "__slots__"})
+"""Names in a class that Python sets, and that no step reads."""
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where parts of a value come from. names: those of the parts; None for what is not looked at. now: gives
+    the parts as they are.
+    """
+
+    names: tuple[str | None, ...]
+    now: Callable[[], Iterable[Any]]
+
+
+Rule = Callable[[Any], Sequence[Source] | None]
+"""Where the parts of a framework's own objects come from; None for other objects."""
+
+
+class Same:
+    """An object that is equal to itself alone, and is kept, so that no other one gets its identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """The values that a step reads. Two are equal if their numbers, texts and arrays are equal, and other
+    objects the same.
+
+    values: plain values, arrays and other objects, by the names that the step's author has for them. One that
+    has several names is there once. seen: the sources, and what came from them.
+    """
+
+    values: dict[str, Any]
+    seen: list[tuple[Source, tuple[Any, ...]]]
+
+    @computed_once
+    def key(self) -> tuple[tuple[str, Any], ...]:
+        """The names and values, the values as parts of a key."""
+        return tuple((name, frozen(value)) for name, value in self.values.items())
+
+    @computed_once
+    def hash(self) -> int:
+        """The hash of the key."""
+        return hash(self.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Reads) and self.key == other.key)
+
+    @computed_once
+    def arrays(self) -> list[tuple[Any, Any]]:
+        """The values that may change in place, and what they were."""
+        return [
+            (value, known)
+            for value, (_, known) in zip(self.values.values(), self.key, strict=True)
+            if not isinstance(known, Same) and not isinstance(value, PLAIN)
+        ]
+
+    def still_hold(self) -> bool:
+        """Whether nothing has changed: quicker than to look for it all again."""
+        for source, before in self.seen:
+            now = tuple(source.now())
+            if len(now) != len(before) or not all(map(is_, now, before)):
+                return False
+        return all(frozen(value) == known for value, known in self.arrays)
+
+    def changes(self, after: "Reads") -> str:
+        """The names of what differs afterwards; empty if nothing does."""
+        old, new = dict(self.key), dict(after.key)
+        names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
+        return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+class Latest:
+    """The values that a step read when it was last inspected; copies and files have it empty."""
+
+    def __init__(self) -> None:
+        self.reads: Reads | None = None
+
+    def current(self, look: Callable[[], Reads]) -> Reads:
+        """The same, looked at again if anything has changed."""
+        reads = self.reads  # once: another thread may look meanwhile, and read others
+        if reads is None or not reads.still_hold():
+            reads = self.reads = look()
+        return reads
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Latest, ()
+
+
+def no_rule(_: Any) -> None:
+    """The rule of steps that are written without a framework."""
+
+
+def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[Source] = ()) -> Reads:
+    """The values that a step reads. name: that of the step, for its attributes. everywhere: where values come
+    from that every step reads.
+    """
+    values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
+    remaining = [(name, step)]
+
+    def look(at: str, sources: Iterable[Source]) -> None:
+        inner = list[tuple[str, Any]]()
+        for source in sources:
+            now = tuple(source.now())
+            seen.append((source, now))
+            inner += [
+                (joined(at, part), value)
+                for part, value in zip(source.names, now, strict=True)
+                if part is not None and value is not MISSING
+            ]
+        remaining.extend(reversed(inner))
+
+    look("", everywhere)
+    while remaining:
+        at, value = remaining.pop()
+        while at in values:  # as that of a class, which one of its object hides, and a method of a base class
+            at += "'"
+        if isinstance(value, PLAIN):
+            values[at] = value
+            continue
+        if id(value) in opened:
+            continue
+        opened.add(id(value))
+        sources = rule(value)
+        if sources is None:
+            sources = sources_of(value)
+        # An opened object has its class, or its code, in the place of a value.
+        values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
+        look(at, sources or ())
+    return Reads(values, seen)
+
+
+def joined(outer: str, name: str) -> str:
+    """The name of a part."""
+    return f"{outer}{name}" if name.startswith("[") else f"{outer}.{name}".strip(".")
+
+
+def frozen(value: Any) -> Any:
+    """A value as a part of a key."""
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
+    if isinstance(value, PLAIN):
+        return type(value), value
+    if value is os.environ:
+        return tuple(os.environ.items())
+    if isinstance(value, BYTES):
+        view = memoryview(cast("Any", value))
+        return type(cast("Any", value)), view.format, view.shape, view.tobytes()
+    if isinstance(value, np.ndarray | np.generic):
+        numbers = cast("Any", np).array(value)
+        return Same(cast("Any", value)) if numbers.dtype == object else Literal(numbers)
+    return tensor_bits(value) if is_tensor(value) else Same(value)
+
+
+# ---- where the parts of values come from -------------------------------------------------------------------
+
+
+def sources_of(value: Any) -> Sequence[Source] | None:
+    """Where the parts of a value come from; None if it is not opened."""
+    if value is os.environ or isinstance(value, BYTES):
+        return None
+    if isinstance(value, Mapping):
+        return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]
+    if isinstance(value, list | tuple | deque | Set):
+        whole = cast("Collection[Any]", value)
+        return [Source(tuple(f"[{place}]" for place in range(len(whole))), whole.__iter__)]
+    if isinstance(value, partial):
+        made = cast("partial[Any]", value)
+        return [Source(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
+    if isinstance(value, MethodType):
+        return [Source(("__func__", "self"), lambda: (value.__func__, value.__self__))]
+    if isinstance(value, FunctionType):
+        return of_function(value) if is_followed(value) else of_closure(value)
+    if isinstance(value, ContextVar):
+        return [Source(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
+    if isinstance(value, type):
+        own_class = cast("type[Any]", value)
+        return [*of_bases(own_class), *of_classes(own_class)] if is_followed(own_class) else None
+    if isinstance(value, local):
+        return [of_mapping(vars(value), now=lambda: vars(value)), *of_classes(value)]
+    kind = cast("Any", type(value))
+    if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
+        own: Any = getattr(value, "__dict__", None)
+        slots = of_slots(value)
+        if own is None and not slots.names and not is_followed(kind):
+            return None
+        parts = [] if own is None else [of_mapping(own)]
+        return [*parts, *([slots] if slots.names else []), *of_classes(value)]
+    return None
+
+
+def of_mapping(
+    known: Mapping[Any, Any],
+    name: Callable[[Any], str | None] = str,
+    now: Callable[[], Mapping[Any, Any]] | None = None,
+) -> Source:
+    """The items of a mapping, with the names of their keys. now: gives the mapping, where it is another in
+    each thread.
+    """
+    names = [name(key) for key in known]
+
+    def items() -> Iterable[Any]:
+        current = known if now is None else now()
+        return (*current, *current.values())
+
+    return Source((*[None] * len(names), *names), items)
+
+
+def of_slots(value: Any) -> Source:
+    """The attributes of an object that are in slots, and not in a dict."""
+    slots = {
+        name: slot
+        for kind in type(value).__mro__
+        if package_of(kind) not in CLOSED
+        for name, slot in vars(kind).items()
+        if isinstance(slot, MemberDescriptorType)
+    }
+    return Source(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
+
+
+def of_classes(value: Any) -> list[Source]:
+    """The methods and attributes of an object's classes that are the user's own."""
+    return of_bases(cast("type[Any]", type(value)))
+
+
+def of_bases(kind: type[Any]) -> list[Source]:
+    """The methods and attributes of a class and its bases that are the user's own."""
+    return [of_class(base) for base in kind.__mro__ if is_followed(base)]
+
+
+def of_class(kind: type[Any]) -> Source:
+    """The methods and attributes of a class itself."""
+    own = vars(kind)
+    names = [None if name in GENERATED else name for name in own]
+
+    def now() -> Iterable[Any]:
+        # The functions in a staticmethod, a classmethod and a property.
+        inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
+        return (*own, *inner)
+
+    return Source((*[None] * len(names), *names), now)
+
+
+def of_closure(function: FunctionType) -> list[Source]:
+    """The variables that a function closes over, as a decorator's does over the user's function."""
+    cells = function.__closure__ or ()
+    return [Source(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
+
+
+def of_function(function: FunctionType) -> list[Source]:
+    """The variables that a function closes over, the globals it reads, and its defaults."""
+    names, attributes = names_in(function.__code__)
+    own = function.__globals__
+    modules = [name for name in names if isinstance(own.get(name), ModuleType)]
+    return [
+        *of_closure(function),
+        Source(names, lambda: [own.get(name, MISSING) for name in names]),
+        Source(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
+        *(
+            []
+            if ENVIRONMENT.isdisjoint({*names, *attributes})
+            else [Source(("os.environ",), lambda: [os.environ])]
+        ),
+        *(source for name in modules for source in of_module(name, own[name], attributes)),
+    ]
+
+
+def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[Source]:
+    """The attributes of the user's own module of which code has the names."""
+    if is_followed(module):
+        names = sorted(attributes & vars(module).keys())
+        yield Source(
+            tuple(f"{name}.{inner}" for inner in names),
+            lambda: [vars(module).get(inner, MISSING) for inner in names],
+        )
+        for inner in names:
+            if isinstance(vars(module)[inner], ModuleType):
+                yield from of_module(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
+
+
+def contents(cell: CellType) -> Any:
+    """The contents of a cell of a closure, which may have none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def inside(slot: MemberDescriptorType, owner: Any) -> Any:
+    """The contents of a slot, which may have none yet."""
+    try:
+        return slot.__get__(owner)
+    except AttributeError:
+        return MISSING
+
+
+def held_by(variable: ContextVar[Any]) -> Any:
+    """The value of a variable in the current context, which may have none."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+@cache
+def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The globals that code and the functions in it read, and all names in it, those of attributes too."""
+    names, every = dict[str, None](), set(code.co_names)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names[str(instruction.argval)] = None
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            further, others = names_in(inner)
+            names |= dict.fromkeys(further)
+            every |= others
+    return tuple(names), frozenset(every)
+
+
+# ---- whose they are ----------------------------------------------------------------------------------------
+
+
+def package_of(value: Any) -> str:
+    """The package of a class, a function or a module."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return str(name).partition(".")[0]
+
+
+def is_followed(value: Any) -> bool:
+    """Whether a function, class or module is the user's own, and of no package."""
+    return package_of(value) not in CLOSED and not is_installed(file_of(value))
+
+
+def file_of(value: Any) -> str | None:
+    """The file that a function, class or module is in; None for what has none.
+
+    That of the code: the module of a notebook or a doctest says which program runs it.
+    """
+    if isinstance(value, type):
+        members = cast("dict[str, Any]", vars(value)).values()
+        value = next((member for member in members if isinstance(member, FunctionType)), value)
+    if isinstance(value, FunctionType):
+        return value.__code__.co_filename
+    module = value if isinstance(value, ModuleType) else sys.modules.get(str(value.__module__))
+    return getattr(module, "__file__", None)
+
+
+@cache
+def is_installed(file: str | None) -> bool:
+    """Whether a file is that of an installed package."""
+    return file is not None and any(part in INSTALLED for part in file.split(os.sep))
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of PyTorch, where that is imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_bits(tensor: Any) -> Any:
+    """The bits of a tensor, which change in ways that PyTorch does not count; its identity where it is no
+    constant of a step.
+    """
+    torch: Any = sys.modules["torch"]
+    plain = type(tensor) is torch.Tensor and not torch._is_functional_tensor(tensor)
+    if not plain or tensor.requires_grad or tensor.is_sparse or tensor.device.type != "cpu":
+        return Same(tensor)
+    with numbers_known():
+        bits = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return str(tensor.dtype), tuple(tensor.shape), bits
+
+
+@contextmanager
+def numbers_known() -> Generator[None]:
+    """A context in which PyTorch's tensors have numbers, as they have not in its traces and transforms."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:  # it is not imported
+        yield
+        return
+    with torch._C._DisableFuncTorch(), torch.utils._python_dispatch._disable_current_modes():
+        yield

@@ -1,0 +1,325 @@
+"""A traced step: its body net, and the structures of the user's inputs and results.
+
+The body's inputs are in the order inputs, memories, statics, parameters. Its results are the outputs, and
+then the next value of each memory.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Recur, without_unused
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_static_extent
+from stepnet.compiler.trace.draws import traced_purely
+from stepnet.compiler.trace.indexing import indexed
+from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.compiler.trace.numpy_functions import FUNCTIONS
+from stepnet.compiler.trace.traced import Rules, Traced, array_of
+from stepnet.compiler.trace.ufuncs import UFUNCS
+from stepnet.compiler.values.arguments import called_with, dtype_name, is_array, is_integer, shown, whole
+from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, promoted_float
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.errors import InputError, StepError
+
+Array = np.ndarray
+Step = Callable[..., Any]
+
+Traced.rules = Rules(UFUNCS, FUNCTIONS, indexed)
+
+MOST_LEVELS = len(AXES) - 2
+LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"
+MOST_FEATURES, MOST_AXES = 2**28, 32
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The features and dtype of one input, memory or static, as `RNN` takes them.
+
+    Args:
+        shape: The feature shape: a whole number, or a tuple of them; () for one number per row.
+        dtype: The dtype, or None for the default: the promoted floating dtype of inputs and parameters.
+        levels: For an input: the number of levels of inner sequences at each step.
+        axis: For a static sequence: a name for its axis, which statics of the same lengths share.
+
+    Raises:
+        InputError: For sizes that are not whole numbers, and for a dtype that steps do not support.
+
+    >>> Spec(64)
+    Spec(shape=(64,), dtype=None, levels=0, axis='')
+    >>> Spec((), "int64").dtype
+    'int64'
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    levels: int = 0
+    axis: str = ""
+
+    def __init__(
+        self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
+    ) -> None:
+        object.__setattr__(self, "shape", sizes_of(shape))
+        object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
+        object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
+        object.__setattr__(self, "axis", axis_name(axis))
+
+
+def axis_name(axis: Any) -> str:
+    """A name for the steps of a static; raises `InputError` for one that is invalid or taken."""
+    if not isinstance(axis, str) or axis in AXES:
+        raise InputError(
+            f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
+        )
+    return axis
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """The sizes of a feature shape: a whole number, or several."""
+    several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
+    sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
+    if any(not is_integer(size) or size < 0 for size in sizes):
+        raise InputError(f"a feature shape is made of whole numbers, not {shown(shape)}")
+    if max(prod(map(int, sizes)), *sizes, 0) > MOST_FEATURES or len(sizes) > MOST_AXES:
+        raise InputError(
+            f"a feature shape has at most {MOST_FEATURES} numbers along {MOST_AXES} axes, not {shown(shape)}"
+        )
+    return tuple(map(int, sizes))
+
+
+def specs(structure: Any) -> Any:
+    """A structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
+
+    def spec(leaf: Any) -> Spec:
+        if isinstance(leaf, Spec):
+            return leaf
+        if is_integer(leaf) or is_shape(leaf):
+            return Spec(leaf)
+        raise InputError(
+            f"a feature shape is a whole number, a tuple of them or a structure of these, not {shown(leaf)}"
+        )
+
+    return transform(spec, structure, is_leaf=is_shape)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of whole numbers, rather than a structure."""
+    if hasattr(value, "_fields") or not isinstance(value, tuple):
+        return False
+    return all(is_integer(size) for size in cast("tuple[Any, ...]", value))
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """The body net of a step, with the structures of its inputs and results.
+
+    A value of a storage dtype is cast to its compute dtype where it enters the body, and an output is cast
+    back where it leaves. Memories stay in their compute dtype from step to step, so that splitting a sequence
+    into several calls does not change results.
+
+    body: the net of one step.
+    inputs, memory, statics, params: the structures of the body's inputs, with a `Spec` for each.
+    output: the structure of the outputs.
+    names: the names of the values that the step names.
+    last: the `Spec`s to which a call rounds the final memories.
+    precision: the precision of the recurrence; None for that of its values.
+    """
+
+    body: Net
+    inputs: Any
+    memory: Any
+    statics: Any
+    params: Any
+    output: Any
+    names: tuple[str, ...]
+    last: Any
+    precision: Precision | None = None
+
+    @computed_once
+    def counts(self) -> tuple[int, int, int, int]:
+        """The numbers of inputs, memories, statics and parameters."""
+        inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
+        return len(inputs), len(memory), len(statics), len(params)
+
+    @property
+    def unrounded(self) -> "TracedStep":
+        """The same step with its outputs in their compute dtypes, for a caller that goes on computing with
+        them.
+        """
+        nodes, count = self.body.nodes, len(self.names)
+        results = [
+            nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
+            for number in self.body.results[:count]
+        ]
+        return replace(self, body=without_unused(nodes, (*results, *self.body.results[count:])))
+
+    def net(self, reverse: bool = False, unroll: int = 1) -> Net:
+        """The net of the whole recurrence: the step at every step of every sequence."""
+        builder = Builder()
+        inputs = self.counts[0]
+        operands: list[int] = []
+        for place, number in enumerate(self.body.inputs):
+            node = self.body.nodes[number]
+            extent = extent_of(len(node.type.extent) + 1) if place < inputs else node.type.extent
+            operands.append(builder.input(node.type.at(extent), node.name))
+        outputs, final = self.recur(reverse, unroll).add_results(builder, operands)
+        return builder.net([*outputs, *final])
+
+    def recur(self, reverse: bool = False, unroll: int = 1) -> Recur:
+        """The recurrence of the step."""
+        inputs, memories, _, _ = self.counts
+        return Recur(self.body, inputs, memories, reverse, unroll, self.precision)
+
+
+NO_STATICS = (
+    "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and with "
+    "inputs= their features as statics= to RNN"
+)
+
+
+def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
+    """The traced step, for structures of `Spec`s (with dtypes) and of parameter arrays.
+
+    Raises `StepError` naming the user's line, memory and shapes; and for a step that draws random numbers.
+    """
+
+    def trace() -> TracedStep:
+        return traced_once(step, inputs, memory, statics, params)
+
+    return traced_purely(step, trace, lambda traced: traced.body)
+
+
+def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
+    """The traced step."""
+    builder, last = Builder(), memory
+    memory = transform(carried, memory)
+    stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
+    traced = {
+        kind: declared(builder, part, kind, extent)
+        for kind, part, extent in (
+            ("x", inputs, ROWS),
+            ("memory", memory, ROWS),
+            ("static", statics, ROWS),
+            ("param", params, CONST),
+        )
+    }
+    before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
+    with NamingLine(step):
+        called_with(step, ("x", "memory", "params"), ("statics", "index"))
+        extras = extra_arguments(step, builder, traced["static"])
+        if statics is not None and "statics" not in extras:
+            raise InputError("statics were given, but the step has no parameter named `statics`")
+        try:
+            returned = step(traced["x"], traced["memory"], traced["param"], **extras)
+        except (AttributeError, TypeError, ValueError, StepError) as error:
+            is_of_none = any(text in str(error) for text in ("None", "dtype object"))
+            if "statics" in extras and statics is None and is_of_none:
+                raise InputError(NO_STATICS.format(error)) from error
+            raise
+    with NamingLine(step), written_at(defined_at(step)):
+        if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
+            raise refuse("a step returns (output, memory), as one tuple of two")
+        output, after = pair
+        following = next_memories(memory, before, after)
+        results = [
+            row_value(builder, leaf, f"output `{name}`" if name else "the output")
+            for name, leaf in named_leaves(output)
+        ]
+        results = [rounded(builder, number, stored) for number in results]
+    body = builder.net(results + following)
+    names = tuple(name or "output" for name, _ in named_leaves(output))
+    return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
+
+
+def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
+    """New inputs of a net for a structure of `Spec`s or of parameters, cast to their compute dtypes.
+
+    extent: the extent of an input without inner levels.
+    """
+    values: list[Traced] = []
+    for name, leaf in named_leaves(structure):
+        axes = extent_of(len(extent) + (leaf.levels if isinstance(leaf, Spec) else 0))
+        beside = leaf.axis if kind == "static" else ""
+        type_ = Type(
+            (*axes, beside) if beside else axes, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}")
+        )
+        value = Traced(builder, builder.input(type_, name or kind))
+        values.append(value.astype(type_.computed.dtype))
+    return rebuild(structure, values)
+
+
+def carried(spec: Spec) -> Spec:
+    """The `Spec` of a memory in its compute dtype, in which it is passed from step to step."""
+    return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
+
+
+def rounded(builder: Builder, number: int, dtype: str) -> int:
+    """The number of an output, cast to its storage dtype if it has one."""
+    stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
+    return builder.add("cast", number, dtype=dtype) if stored else number
+
+
+def blank(structure: Any) -> Any:
+    """The structure with zeros for leaves, to be filled with results."""
+    return rebuild(structure, [0] * len(leaves(structure)))
+
+
+def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
+    """The arguments `statics` and `index`, for a step that has parameters of these names."""
+    try:
+        names = inspect.signature(step).parameters
+    except (TypeError, ValueError):
+        names = {}
+    extras: dict[str, Any] = {}
+    if "statics" in names:
+        extras["statics"] = statics
+    if "index" in names:
+        extras["index"] = Traced(builder, builder.add("index"))
+    return extras
+
+
+def row_value(builder: Builder, leaf: Any, what: str) -> int:
+    """The number of a value with one entry per row; a constant is repeated in every row."""
+    if not isinstance(leaf, Traced):
+        array = array_of(leaf, what)
+        if array.dtype.name not in COMPUTED:
+            raise refuse(f"{what} is a {type(leaf).__name__}, not a value of the step")
+        leaf = Traced(builder, builder.constant(array))
+    if leaf.builder is not builder:
+        raise refuse(f"{what} belongs to another step")
+    if is_static_extent(leaf.type.extent):
+        raise refuse(f"{what} is a sequence per row: reduce it to one value per row")
+    return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
+
+
+def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
+    """The numbers of the next memories; raises `StepError` if structure, shape or dtype differ from those
+    before the step.
+    """
+    after = arranged(after, before)
+    if skeleton(before) != skeleton(after):
+        raise refuse(
+            f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
+            "return it with the structure it came in"
+        )
+    numbers: list[int] = []
+    for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
+        title = f"memory `{name}`" if name else "the memory"
+        number = row_value(old.builder, new, title)
+        type_ = old.builder.type_of(number)
+        if len(type_.extent) > 1:
+            raise refuse(f"{title} leaves the step as an inner sequence: reduce it to one value per row")
+        if type_.element != old.type.element:
+            hint = " (cast it back with .astype)" if type_.shape == old.type.shape else ""
+            raise refuse(
+                f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
+                f"return it with the shape and dtype it came in{hint}",
+                old.builder.nodes[number].source,
+            )
+        numbers.append(number)
+    return numbers

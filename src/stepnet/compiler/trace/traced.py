@@ -1,0 +1,383 @@
+"""From a step, written as ordinary Python, to a net.
+
+The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
+or for parameters. NumPy's protocols dispatch each operation here, and rules translate it to operations of a
+net. The rules use this module, so they are bound to `Traced` where a step is traced. The same step runs
+unchanged on NumPy arrays, and tests compare the net with that.
+"""
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.ops import OPERATIONS
+from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.trace.lines import refuse as refuse
+from stepnet.compiler.trace.lines import user_line as user_line
+from stepnet.compiler.values import arguments
+from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
+from stepnet.errors import InputError, NetError
+
+# Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
+numpy: Any = np
+
+
+class Rows:
+    """The unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
+
+    def __repr__(self) -> str:
+        return "rows"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.refused()
+
+    __hash__ = object.__hash__
+
+    def refused(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises `StepError`: a step computes nothing from a number that it does not know."""
+        raise refuse(
+            "the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast"
+        )
+
+    __index__ = __int__ = __float__ = __complex__ = __bool__ = __array__ = __array_ufunc__ = refused
+    __round__ = __trunc__ = __floor__ = __ceil__ = __neg__ = __pos__ = __abs__ = __invert__ = refused
+    __lt__ = __le__ = __gt__ = __ge__ = refused
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = refused
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rdivmod__ = __rpow__ = (
+        refused
+    )
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __matmul__ = refused
+    __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __rmatmul__ = refused
+
+
+ROWS_AXIS = Rows()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules for NumPy's operations in a step.
+
+    ufuncs: for each ufunc, the name of an operation, or a function that builds several.
+    functions: for each other function, the function that replaces it.
+    indexed: computes x[index].
+    """
+
+    ufuncs: Mapping[np.ufunc, "str | Callable[..., Traced]"]
+    functions: Mapping[Callable[..., Any], Callable[..., Any]]
+    indexed: "Callable[[Traced, Any], Traced]"
+
+
+class Traced(NDArrayOperatorsMixin):
+    """A value in a net that is being built. It behaves as the array it stands for, as far as a step may use
+    it.
+    """
+
+    __slots__ = ("builder", "number")
+    __array_priority__ = 1000
+    rules: ClassVar[Rules]
+
+    def __init__(self, builder: Builder, number: int) -> None:
+        self.builder = builder
+        self.number = number
+
+    # ---- what it is
+
+    @property
+    def type(self) -> Type:
+        """Its type in the net."""
+        return self.builder.type_of(self.number)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a parameter or computed from parameters only."""
+        return self.type.extent == CONST
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape that the step sees: rows first, unless it is a parameter."""
+        return self.type.shape if self.is_constant else (ROWS_AXIS, *self.type.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes that the step sees."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array it stands for."""
+        return np.dtype(self.type.dtype)
+
+    @property
+    def T(self) -> "Traced":  # noqa: N802 - NumPy's name
+        """A parameter with its axes reversed."""
+        if not self.is_constant:
+            raise refuse(
+                "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
+            )
+        return transposed(self, tuple(reversed(range(len(self.type.shape)))))
+
+    def __repr__(self) -> str:
+        return f"Traced({self.type})"
+
+    # ---- what NumPy brings
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
+        if method != "__call__":
+            raise refuse(f"np.{ufunc.__name__}.{method} is not supported in a step")
+        if "out" in options:
+            raise refuse("a step's values never change in place: write a = a + b for a += b")
+        if options:
+            raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
+        rule = self.rules.ufuncs.get(ufunc)
+        if rule is None:
+            raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
+        with as_refused(f"np.{ufunc.__name__}"):
+            return rule(*inputs) if callable(rule) else apply(rule, *inputs)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
+        rule = self.rules.functions.get(function)
+        if rule is None:
+            name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
+            raise refuse(f"{name} is not an operation of a step")
+        try:
+            inspect.signature(rule).bind(*inputs, **options)
+        except TypeError as error:
+            raise refuse(f"np.{function.__name__} in a step: {error}") from None
+        with as_refused(f"np.{function.__name__}"):
+            return rule(*inputs, **options)
+
+    def __getitem__(self, index: Any) -> "Traced":
+        with as_refused("an index"):
+            return self.rules.indexed(self, index)
+
+    # ---- methods of arrays
+
+    def astype(self, dtype: Any, copy: bool = True) -> "Traced":
+        """The value as another dtype."""
+        name = dtype_in_steps(dtype)
+        return self if name == self.type.dtype else apply("cast", self, dtype=name)
+
+    def reshape(self, *shape: Any) -> "Traced":
+        """The features in another shape."""
+        as_sequence = len(shape) == 1 and isinstance(shape[0], tuple | list)
+        return numpy.reshape(self, shape[0] if as_sequence else shape)
+
+    def transpose(self, *axes: Any) -> "Traced":
+        """The feature axes in another order."""
+        as_sequence = len(axes) == 1 and not isinstance(axes[0], int)
+        return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
+
+    def swapaxes(self, first: int, second: int) -> "Traced":
+        """Two feature axes exchanged."""
+        return numpy.swapaxes(self, first, second)
+
+    def sum(self, axis: Any = None, **options: Any) -> "Traced":
+        """The sum over feature axes."""
+        return numpy.sum(self, axis=axis, **options)
+
+    def mean(self, axis: Any = None, **options: Any) -> "Traced":
+        """The mean over feature axes."""
+        return numpy.mean(self, axis=axis, **options)
+
+    def var(self, axis: Any = None, **options: Any) -> "Traced":
+        """The variance over feature axes."""
+        return numpy.var(self, axis=axis, **options)
+
+    def std(self, axis: Any = None, **options: Any) -> "Traced":
+        """The standard deviation over feature axes."""
+        return numpy.std(self, axis=axis, **options)
+
+    def max(self, axis: Any = None, **options: Any) -> "Traced":
+        """The largest over feature axes."""
+        return numpy.max(self, axis=axis, **options)
+
+    def min(self, axis: Any = None, **options: Any) -> "Traced":
+        """The smallest over feature axes."""
+        return numpy.min(self, axis=axis, **options)
+
+    def argmax(self, axis: Any = None, **options: Any) -> "Traced":
+        """The index of the maximum along a feature axis."""
+        return numpy.argmax(self, axis=axis, **options)
+
+    def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
+        """The inclusive prefix sum along a feature axis."""
+        return numpy.cumsum(self, axis=axis, **options)
+
+    def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
+        """The inclusive prefix product along a feature axis."""
+        return numpy.cumprod(self, axis=axis, **options)
+
+    def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
+        """The value limited to two bounds."""
+        return numpy.clip(self, min, max)
+
+    def dot(self, other: Any) -> "Traced":
+        """The product with a parameter."""
+        return numpy.dot(self, other)
+
+    def copy(self) -> "Traced":
+        """The value itself: values never change."""
+        return self
+
+    # ---- what a step cannot do
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise refuse(
+            "a step's value is not an array while it is traced; use NumPy's functions on it as it is"
+        )
+
+    def __bool__(self) -> bool:
+        raise refuse("a step cannot branch on a value: every row may differ; use np.where")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise refuse("a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ...")
+
+    def __len__(self) -> int:
+        raise refuse("len() of a step's value is its rows, which a step cannot know; use x.shape[-1]")
+
+    def __float__(self) -> NoReturn:
+        raise refuse("a step's value is not a number while it is traced")
+
+    __int__ = __complex__ = __index__ = __float__
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refuse(f"array method .{name} is not an operation of a step")
+
+
+@contextmanager
+def as_refused(name: str) -> Generator[None]:
+    """A context that turns errors of NumPy and Python about arguments into `StepError`s with the user's
+    line.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
+        raise refuse(f"{name} in a step: {error}") from None
+
+
+# ---- applying one operation --------------------------------------------------------------------------------
+
+
+def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
+    """One operation on traced values, arrays and Python numbers (which are weak, as in NumPy)."""
+    builder = builder_of(operands)
+    numbers = [lifted(builder, value, operands) for value in operands]
+    if OPERATIONS[operation].kind == "pointwise":
+        align(builder, numbers)
+    try:
+        return Traced(builder, builder.add(operation, *numbers, source=user_line(), **attributes))
+    except NetError as error:
+        raise refuse(str(error)) from None
+
+
+def builder_of(operands: Sequence[Any]) -> Builder:
+    """The net to which the operands belong: the innermost one, where they belong to nested nets."""
+    builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
+    for builder in builders:
+        if all(other is builder or builder.is_inside(other) for other in builders):
+            return builder
+    raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
+
+
+def dtype_in_steps(dtype: Any) -> str:
+    """The name of a dtype that steps compute in; raises `StepError` for any other."""
+    name = dtype_text(dtype)
+    if name not in COMPUTED:
+        raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
+    return name
+
+
+def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
+    """The number in the net of a value; an array or number becomes a constant."""
+    if isinstance(value, Traced):
+        own = value.builder is builder
+        return value.number if own else builder.captured(value.builder, value.number)
+    if is_weak(value):
+        strong = [kind_of(operand) for operand in operands if not is_weak(operand)]
+        return builder.constant(filled((), value, np.result_type(*strong, value)))
+    array = array_of(value, "a constant")
+    if array.dtype.name not in COMPUTED:
+        raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    return builder.constant(array)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a value is a Python number, which takes the dtype of the other operand, and none of NumPy's."""
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
+
+
+def kind_of(value: Any) -> Any:
+    """The dtype of a value for NumPy's promotion; of a weak number its Python type."""
+    if is_weak(value):
+        return float if isinstance(value, float) else int
+    return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
+    """An array of `value`, cast as NumPy does; raises `StepError` for integers that do not fit."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.full(shape, value, dtype)
+    except OverflowError:
+        raise refuse(
+            f"{value} does not fit {dtype}; cast the other operand to a larger dtype with .astype"
+        ) from None
+    except ValueError:
+        raise refuse(f"{value} does not broadcast to features {shape}") from None
+
+
+def array_of(value: Any, what: str) -> np.ndarray:
+    """The value as an array in a dtype that steps compute in; raises `StepError` if it is none, such as
+    nested lists of different lengths.
+    """
+    try:
+        return computed(arguments.array_of(value, what))
+    except InputError as error:
+        raise refuse(str(error)) from None
+
+
+def align(builder: Builder, numbers: list[int]) -> None:
+    """Adds feature axes to constants up to the rank with which they broadcast; refuses operands that NumPy
+    would align with rows.
+    """
+    types = [builder.type_of(number) for number in numbers]
+    ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
+    if not ranks:
+        return
+    if min(ranks) != max(ranks) and max(ranks) > 0:
+        shapes = " and ".join(type_.element for type_ in types if type_.extent != CONST)
+        raise refuse(
+            f"values with different numbers of feature axes meet ({shapes}): NumPy would lay features "
+            "against rows; add an axis with x[:, None] where it belongs"
+        )
+    for place, type_ in enumerate(types):
+        if type_.extent == CONST and len(type_.shape) > max(ranks):
+            if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
+                raise refuse(
+                    f"a parameter {type_.element} would be broadcast against the rows of a value with "
+                    f"{max(ranks)} feature axes"
+                )
+            numbers[place] = builder.add(
+                "reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:]
+            )
+
+
+def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
+    """The feature axes in another order; the value itself where nothing moves."""
+    return x if order == tuple(range(len(order))) else apply("transpose", x, order=order)
+
+
+def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
+    """The features with another shape; the value itself where nothing changes."""
+    return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)

@@ -1,0 +1,282 @@
+"""Checks of arguments: each returns the argument in its one form, or raises `InputError`.
+
+A check takes the meaning of the argument, in words after which the message continues with "not ...".
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar, cast
+
+import numpy as np
+
+from stepnet.compiler.values.dtypes import DTYPES, dtype_text
+from stepnet.errors import InputError
+
+Array = np.ndarray
+Kind = TypeVar("Kind")
+LARGEST = int(np.iinfo(np.int64).max)
+SHOWN = 60
+"""The largest number of characters of a wrong argument in a message."""
+
+
+def shown(value: Any) -> str:
+    """A wrong argument as text for a message, on one line.
+
+    >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
+    ("'yes'", 'an array float64[2, 3]', '{1: 2}')
+    """
+    if is_array(value) and value.ndim:
+        return f"an array {value.dtype}{list(value.shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python refuses to print an integer of more than some thousand digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def is_array(value: Any) -> TypeGuard[Array]:
+    """Whether a value is an array of NumPy's."""
+    return isinstance(value, np.ndarray)
+
+
+def kind(value: Any) -> str:
+    """The kind of a wrong argument, for messages where its value says less.
+
+    >>> kind(None), kind([1]), kind(int)
+    ('None', 'a list', 'the class int')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}"
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+# ---- one thing ---------------------------------------------------------------------------------------------
+
+
+def function(value: Any, meaning: str) -> Callable[..., Any]:
+    """The argument, if it is callable.
+
+    >>> function(len, "until is a function until(output, memory)")
+    <built-in function len>
+    """
+    if not callable(value):
+        raise InputError(f"{meaning}, not {kind(value)}")
+    return cast("Callable[..., Any]", value)
+
+
+def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
+    """Raises `InputError` for a function that does not take arguments of these names, in this order.
+
+    further: arguments passed by name if the function has parameters of these names. A function without a
+    signature, such as some in C, passes.
+
+    >>> called_with(lambda x, params, statics: x, ("x", "params"), ("statics",))
+    >>> called_with(lambda x: x, ("x", "params"))
+    Traceback (most recent call last):
+    stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
+    """
+    try:
+        signature = inspect.signature(
+            function, follow_wrapped=False
+        )  # the wrapper is called, not the wrapped function
+    except (TypeError, ValueError):
+        return
+    extras = {name: None for name in further if name in signature.parameters}
+    try:
+        signature.bind(*names, **extras)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(f"{name} is called as {name}({', '.join([*names, *extras])}): {error}") from None
+
+
+def file_path(value: Any, name: str = "path") -> Path:
+    """The path of a file.
+
+    >>> file_path("model.svg").suffix
+    '.svg'
+    >>> file_path(3)
+    Traceback (most recent call last):
+    stepnet.errors.InputError: path is a text or a Path, not 3
+    """
+    text: Any = os.fspath(cast("str", value)) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InputError(f"{name} is a text or a Path, not {shown(value)}")
+    if not text:
+        raise InputError(f"{name} is an empty text, and names no file or folder")
+    if "\0" in text:
+        raise InputError(f"{name} has a character of number 0, and no file has: {shown(text)}")
+    return Path(text)
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False.
+
+    >>> flag(np.True_, "reverse")
+    True
+    """
+    if value is True or value is False:
+        return value
+    if type(value) is not np.bool_:
+        raise InputError(f"{name} is True or False, not {shown(value)}")
+    return bool(value)
+
+
+def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
+    """A whole number from `least` to `most`; a bool is none.
+
+    >>> whole(np.int32(3), "rows is how many there are, from 1 on", 1)
+    3
+    """
+    if not is_integer(value) or not least <= value <= most:
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return int(value)
+
+
+def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
+    """A number of which `holds` is true, which it should not be of NaN.
+
+    >>> number(1, "temperature is above 0", lambda value: value > 0)
+    1.0
+    """
+    given: Any = value
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            converted = float(given)
+        except OverflowError:
+            converted = float("nan")
+        if holds(converted):
+            return converted
+    raise InputError(f"{meaning}, not {shown(value)}{advice}")
+
+
+def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
+    """The argument, if it is an instance of a class.
+
+    >>> instance("h", str, "name is a text")
+    'h'
+    """
+    if not isinstance(value, of):
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return value
+
+
+def choice(value: Any, meaning: str, among: Collection[str]) -> str:
+    """One of several words.
+
+    >>> choice("sum", "merge is 'sum' or 'concat'", ("sum", "concat"))
+    'sum'
+    """
+    if not is_one_of(value, among):
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return value
+
+
+def is_one_of(value: Any, among: Collection[str]) -> TypeGuard[str]:
+    """Whether a value is one of several words; False for values that cannot be hashed."""
+    return isinstance(value, str) and value in among
+
+
+def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
+    """Values by name."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{meaning}, not {kind(value)}")
+    named = cast("Mapping[Any, Any]", value)
+    strange = [name for name in named if not isinstance(name, str)]
+    if strange:
+        raise InputError(f"{meaning}, and {shown(strange[0])} is no name")
+    return named
+
+
+# ---- arrays ------------------------------------------------------------------------------------------------
+
+
+def array_of(value: Any, what: str) -> Array:
+    """The value as an array of any dtype; raises `InputError` for anything that is no array."""
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"{what} is a masked array, and its mask would be lost; give .filled(...), and beside it mask= "
+            "where steps are to be left out"
+        )
+    if is_tensor(value):
+        refuse_tensor(value, what)
+        if str(value.dtype) == "torch.bfloat16":  # PyTorch cannot convert it to a NumPy array
+            return value.contiguous().view(sys.modules["torch"].int16).numpy().view("bfloat16")
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{what} is {kind(value)} that is no array: {error}") from None
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which is not imported to say so."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def refuse_tensor(tensor: Any, what: str) -> None:
+    """Raises `InputError` for tensors of PyTorch that NumPy has no array for."""
+    if tensor.requires_grad:
+        raise InputError(
+            f"{what} is a tensor that requires a gradient, and none is computed here; give .detach()"
+        )
+    if tensor.device.type != "cpu":
+        raise InputError(f"{what} is a tensor on {tensor.device}; give .cpu()")
+
+
+def checked_dtype(array: Array, what: str) -> str:
+    """The name of an array's dtype, one that stepnet knows."""
+    if array.dtype == object:
+        raise InputError(
+            f"{what} is an array of Python objects; sequences of different lengths go in a "
+            "Ragged: sn.Ragged.from_list(sequences)"
+        )
+    return dtype_name(array.dtype, what)
+
+
+def dtype_name(dtype: Any, what: str) -> str:
+    """The name of a dtype that stepnet knows; raises `InputError` for any other."""
+    name = dtype_text(dtype)
+    if name not in DTYPES:
+        raise InputError(unknown_dtype(name, what))
+    return name
+
+
+def unknown_dtype(name: str, what: str) -> str:
+    """The message for a dtype that stepnet does not support."""
+    text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
+    if name.startswith(("float", "bfloat", "longdouble")):
+        return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"
+    return f"{text}: cast it, .astype(np.int64)" if name.startswith(("int", "uint")) else text
+
+
+def whole_numbers(
+    given: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
+) -> Array:
+    """The numbers as int64 along one axis, none negative; raises `InputError` for others. many: how many they
+    are, in words.
+
+    Those beyond int64, where `most` allows them, become the negative numbers of the same bits.
+    """
+    array = array_of(given, what)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):
+        number = "" if count is None else f"{count} "
+        raise InputError(f"{what} is {number}whole numbers, {many}, not {array.dtype}{list(array.shape)}")
+    if not array.size:
+        return np.zeros(0, np.int64)
+    wrong = (array < 0) | (array > most)
+    if wrong.any():
+        place = int(wrong.argmax())
+        rule = "must not be negative" if array[place] < 0 else f"must be at most {most}"
+        raise InputError(f"{what}[{place}] is {array[place]}, and {rule}")
+    return array.astype(np.int64)

@@ -1,0 +1,298 @@
+"""The sequences and memories of a call, checked and converted to the arrays that engines take."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.types import AXES, native
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, shown
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.errors import InputError
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import path_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+ZEROS = "zeros"
+MOST_BEGUN = LARGEST // 2
+"""The largest number of steps before a call, such that the number after it still fits an int64."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of a call, as arrays, and the positions of their steps.
+
+    structure: the structure of the inputs.
+    arrays: for each input [total, features...], or the values of all inner sequences end to end.
+    levels: the number of ragged levels of each array; 1 for a value per step.
+    positions: where the steps lie in the arrays.
+    like: the Ragged, or the first two sizes, that determines the form of outputs.
+    """
+
+    structure: Any
+    arrays: list[Array]
+    levels: list[int]
+    positions: Positions
+    like: Any
+
+    @property
+    def count(self) -> int:
+        """The number of sequences."""
+        return self.positions.rows
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The key of a trace for inputs of these structures, dtypes and features."""
+        single = isinstance(self.structure, Ragged | np.ndarray)
+        kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
+        return "*" if single else skeleton(self.structure), *kinds
+
+    @property
+    def specs(self) -> Any:
+        """The `Spec`s of the inputs as a step sees them."""
+        pairs = zip(self.arrays, self.levels, strict=True)
+        return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
+
+    @classmethod
+    def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
+        """The batch made from a caller's sequences; raises `InputError` where they do not fit together.
+
+        time_major: whether arrays are [time, batch, features...]; they are read in place.
+        """
+        named = list(named_leaves(sequences))
+        if not named:
+            raise InputError("there are no input sequences")
+        raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
+        if not raggeds:
+            return cls._of_arrays(sequences, named, lengths, time_major)
+        if len(raggeds) < len(named):
+            array = next(name for name, leaf in named if not isinstance(leaf, Ragged))
+            raise InputError(
+                f"input {raggeds[0]} is a Ragged among arrays, unlike input {array}; "
+                "give all inputs as Raggeds or all as arrays"
+            )
+        check_no_lengths(lengths)
+        if time_major:
+            raise InputError(
+                "time_major=True is for arrays [time, batch, features...]; a Ragged knows where its steps are"
+            )
+        return cls._of_raggeds(sequences, named)
+
+    @classmethod
+    def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
+        first, deepest = max(named, key=lambda pair: pair[1].levels)
+        for name, ragged in named:
+            if ragged is not deepest:
+                check_same_lengths(first, deepest, name, ragged)
+        arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
+        offsets, *inner = deepest.offsets
+        return cls(
+            structure,
+            arrays,
+            [ragged.levels for _, ragged in named],
+            Positions.end_to_end(offsets, tuple(inner)),
+            deepest,
+        )
+
+    @classmethod
+    def _of_arrays(
+        cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
+    ) -> "Batch":
+        axes = "[time, batch, features]" if time_major else "[batch, time, features]"
+        arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
+        for (name, _), array in zip(named, arrays, strict=True):
+            if array.ndim < 2:
+                raise InputError(f"sequences are a Ragged or an array {axes}; this one is {array.shape}")
+            if array.shape[:2] != arrays[0].shape[:2]:
+                raise InputError(
+                    f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
+                    f"{arrays[0].shape[:2]} and {array.shape[:2]}"
+                )
+        first, second = like = arrays[0].shape[:2]
+        count, time = (second, first) if time_major else (first, second)
+        known = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
+        flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
+        starts, steps = np.arange(count, dtype=np.int64) * (1 if time_major else time), None
+        if time_major:
+            steps = np.arange(time, dtype=np.int64) * count
+        return cls(structure, flat, [1] * len(flat), Positions(starts, known, count * time, steps), like)
+
+    @property
+    def steps_like(self) -> Any:
+        """The form of a value per step: a Ragged of one level, or (batch, time)."""
+        if isinstance(self.like, Ragged) and self.like.levels > 1:
+            return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
+        return self.like
+
+    def like_input(self, output: Array, levels: int = 1) -> Any:
+        """An output with this number of levels in the form of the input: a Ragged, or [batch, time, ...]."""
+        if not levels:
+            return output
+        if isinstance(self.like, Ragged):
+            if self.like.levels == levels:
+                return self.like.with_values(output)
+            return Ragged(output, self.like.offsets[:levels])
+        return output.reshape(*self.like, *output.shape[1:])
+
+
+@dataclass(frozen=True)
+class Statics:
+    """The statics of a call: arrays with an entry per sequence, and static sequences.
+
+    specs: the `Spec`s in the step.
+    arrays: the arrays of the statics.
+    beside: the offsets of static sequences, by the name of their axis. Statics with the same lengths share an
+        axis, so that keys and values can be combined.
+    """
+
+    specs: Any
+    arrays: list[Array]
+    beside: dict[str, Array]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The key of a trace for such statics."""
+        return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
+
+    @classmethod
+    def of(cls, statics: Any, count: int) -> "Statics":
+        """The statics of `count` sequences; raises `InputError` for another number of them."""
+        specs: list[Spec] = []
+        arrays: list[Array] = []
+        beside: dict[str, Array] = {}
+        for name, leaf in named_leaves(statics):
+            what = f"static {name}" if name else "the static"
+            array, axis = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, what), ""
+            if isinstance(leaf, Ragged):
+                check_row_sequences(leaf, what, count)
+                same = [
+                    known for known, offsets in beside.items() if np.array_equal(offsets, leaf.offsets[0])
+                ]
+                axis = same[0] if same else (name or "static") + ("_" if name in AXES else "")
+                beside[axis] = leaf.offsets[0]
+            elif array.ndim < 1 or len(array) != count:
+                raise InputError(
+                    f"{what} is {list(array.shape)}; its first axis should be the {count} sequences"
+                )
+            specs.append(Spec(array.shape[1:], array.dtype, axis=axis))
+            arrays.append(array)
+        return cls(rebuild(statics, specs), arrays, beside)
+
+    def beside_others(self, known: dict[str, Array]) -> "Statics":
+        """The statics with their axes renamed to differ from those of other statics.
+
+        known: the offsets by axis so far; those of these statics are added.
+        """
+        renamed: dict[str, str] = {}
+        for axis, offsets in self.beside.items():
+            name = axis
+            while name in known and not np.array_equal(known[name], offsets):
+                name += "_"
+            known[name], renamed[axis] = offsets, name
+
+        def spec(spec: Spec) -> Spec:
+            return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
+
+        beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
+        return Statics(transform(spec, self.specs), self.arrays, beside)
+
+
+def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
+    """Raises `InputError` unless a static Ragged is one sequence for each row."""
+    if ragged.levels != 1:
+        raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
+    if len(ragged) != count:
+        raise InputError(f"{what} is of {len(ragged)} rows; there are {count} sequences")
+
+
+def is_ragged(structure: Any) -> bool:
+    """Whether a structure has a Ragged in it."""
+    return any(isinstance(leaf, Ragged) for leaf in leaves(structure))
+
+
+def check_no_lengths(lengths: Any) -> None:
+    """Raises `InputError` for `lengths` together with Raggeds, which have their own."""
+    if lengths is not None:
+        raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
+
+
+def check_same_lengths(first_name: str, first: Ragged, second_name: str, second: Ragged) -> None:
+    """Raises `InputError` unless two inputs have the same lengths at all common levels.
+
+    The message names the first sequence whose lengths differ.
+    """
+    if len(first) != len(second):
+        raise InputError(
+            f"inputs `{first_name}` and `{second_name}` have different sequences: "
+            f"`{first_name}` has {len(first)} of them, and `{second_name}` has {len(second)}"
+        )
+    for level, (mine, theirs) in enumerate(zip(first.offsets, second.offsets, strict=False)):
+        here, there = np.diff(mine), np.diff(theirs)
+        differ = np.flatnonzero(here != there)
+        if len(differ):
+            path = path_of(int(differ[0]), first.offsets[:level])
+            place = " of ".join(f"sequence {number}" for number in reversed(path))
+            raise InputError(
+                f"inputs `{first_name}` and `{second_name}` have sequences of different lengths: {place} has "
+                f"length {here[differ[0]]} in `{first_name}` and {there[differ[0]]} in `{second_name}`"
+            )
+
+
+def checked_array(value: Any, what: str) -> Array:
+    """The value as a C-contiguous array of a dtype that stepnet knows."""
+    if isinstance(value, Ragged):
+        raise InputError(f"{what} is a Ragged among arrays; give all inputs as Raggeds or all as arrays")
+    array = array_of(value, what)
+    checked_dtype(array, what)
+    return array if array.flags.c_contiguous and array.dtype.isnative else native(array)
+
+
+def checked_lengths(lengths: Any, count: int, time: int) -> Array:
+    """The lengths as int64, one per sequence, none longer than the array."""
+    array = array_of(lengths, "lengths")
+    if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
+        raise InputError(
+            f"lengths are {count} whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
+        )
+    if not count:
+        return np.zeros(0, np.int64)
+    wrong = np.flatnonzero((array < 0) | (array > time))
+    if len(wrong):
+        raise InputError(f"lengths[{wrong[0]}] is {array[wrong[0]]}; the array has {time} steps")
+    return array.astype(np.int64)
+
+
+def begun_steps(begun: Any, count: int) -> Array:
+    """The number of steps of each sequence that ran in earlier calls, as int64."""
+    array = array_of(begun, "begun")
+    if not array.size and array.shape == (count,):
+        return np.zeros(0, np.int64)
+    whole = array.shape in ((), (count,)) and array.dtype.kind in "iu"
+    if not whole or ((array < 0) | (array > MOST_BEGUN)).any():
+        raise InputError(
+            f"begun is a whole number from 0, or {count} of them, one per sequence, not {shown(begun)}; "
+            f"the most is {MOST_BEGUN}"
+        )
+    return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
+
+
+def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
+    """The initial memories, checked against the `Spec`s of the memory; None for zeros."""
+    expected = list(named_leaves(memory))
+    if initial is None or (isinstance(initial, str) and initial == ZEROS):
+        return [None] * len(expected)
+    initial = arranged(initial, memory)
+    if skeleton(initial) != skeleton(memory):
+        raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(memory)}")
+    arrays: list[Array | None] = []
+    for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
+        what = f"the initial memory {name}".strip()
+        array = checked_array(leaf, what)
+        if array.shape != (count, *spec.shape):
+            raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
+        arrays.append(np.ascontiguousarray(array, spec.dtype))
+    return arrays

@@ -1,0 +1,212 @@
+"""Beam search: the most probable sequences that a recurrence generates.
+
+The unfinished sequences of all starts are the rows of a stream. At every step the best continuations are
+chosen (in `candidates`), and the memory of each row is moved to the row that continues it. For each step the
+search stores the chosen symbols and the rows that they came from. The sequences are put together from these
+at the end.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.arguments import number, whole
+from stepnet.model.candidates import Best, Candidates, best_of
+from stepnet.model.compose import Stack
+from stepnet.model.decoder import Live, Writer, checked_most, checked_stops
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+Trail = list[tuple[Array, Array]]
+"""For each step, the last symbol of each beam, and the row of the step before that it continues."""
+
+
+def beam_search(
+    rnn: RNN | Stack,
+    start: Any,
+    *,
+    beams: int,
+    max_steps: int | None = None,
+    stop: int | Sequence[int] | None = None,
+    length_penalty: float = 0.0,
+    initial: Any = None,
+    statics: Any = None,
+    feed: Any = None,
+    scores: Callable[[Any], Any] | None = None,
+    engine: Asked = "auto",
+) -> tuple[Ragged, Ragged]:
+    """The most probable sequences that follow each start, best first, and their log-probabilities.
+
+    The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
+    the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
+    kept apart and take no place among them. Equal candidates are ordered by the rank of the sequence that
+    they continue, then by symbol. The search ends when no unfinished sequence can rank above the finished
+    ones.
+
+    Args:
+        rnn: A recurrence over symbols, or a `Stack`; see `generate`.
+        start: One symbol per sequence, [batch]; or its first symbols, a `Ragged` or [batch, time].
+        beams: The number of sequences that are kept for each start.
+        max_steps: The largest number of symbols of a sequence; required.
+        stop: A symbol, or several, that end a sequence.
+        length_penalty: Sequences are ranked by log / length ** length_penalty; 0 or more.
+        initial: The memory before the start, as for `RNN.__call__`.
+        statics: As for `RNN.__call__`, such as the keys of a decoder.
+        feed: How symbols become inputs; see `generate`.
+        scores: How outputs become scores [rows, symbols]; see `generate`.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        The sequences, a `Ragged` of two levels, int64: for each start at most `beams` sequences of symbols,
+        with their stop symbol. Then their log-probabilities, a `Ragged` of one level, float64.
+
+    Raises:
+        InputError: Without `max_steps`, and for arguments that do not fit.
+
+    >>> import stepnet as sn
+    >>> follows = np.log([[0.1, 0.8, 0.1], [0.1, 0.3, 0.6], [0.3, 0.3, 0.4]])
+    >>> rnn = sn.RNN(lambda x, h, p: (x @ p, h), follows, memory=1, inputs=3)
+    >>> best, logs = beam_search(rnn, [0], beams=2, stop=2, max_steps=4)
+    >>> best[0].to_list(), np.exp(logs[0]).round(2).tolist()
+    ([array([1, 2]), array([1, 1, 2])], [0.48, 0.14])
+    """
+    most, stops = checked_most(max_steps), checked_stops(stop)
+    beams = whole(beams, "beams is how many sequences are kept, 1 or more", 1)
+    penalty = number(length_penalty, "length_penalty is 0 or more", lambda value: 0 <= value < math.inf)
+    writer = Writer.of(rnn, feed, scores, engine)
+    front = writer.begin(start, initial, statics, stops)
+    ahead, count = front.scores, len(front.scores)
+    candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
+    aside = Aside(count, beams, most, penalty)
+    trail: Trail = []
+    starts, logs = np.arange(count), np.zeros((count, 1))
+    live: Live | None = None
+    for step in range(1, most + 1 if count else 1):
+        known = candidates.known(ahead)
+        best = candidates.going(known, logs)
+        ending = [candidates.stopping(known, logs)] if len(stops) else []
+        aside.take(starts, ending if step < most else [*ending, best], step)
+        left, best = filled(aside.hopeful(starts, best), logs.shape[1])
+        if step == most or not len(left):
+            break
+        starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
+        if live is None:
+            live = Live(writer, front, rows.reshape(-1))
+        else:
+            live = gone_on(live, left, rows, logs.shape[1])
+        ahead, logs = writer.unchecked_scores(live.step(symbols), len(symbols)), best.logs
+        trail.append((symbols, rows.reshape(-1)))
+    return aside.put_together(trail)
+
+
+def filled(best: Best, width: int) -> tuple[Array, Best]:
+    """The indices of the starts that continue, and their continuations, padded to `width` for each start.
+
+    A start with fewer continuations repeats its first, with a log of -inf.
+    """
+    possible = best.logs > -np.inf
+    if possible.all():
+        return np.arange(len(possible)), best
+    left = np.flatnonzero(possible[:, 0])
+    width = max(width, int(possible.sum(axis=1).max()))
+    possible, logs, rows, symbols = (
+        each[left, :width] for each in (possible, best.logs, best.rows, best.symbols)
+    )
+    rows, symbols = (np.where(possible, each, each[:, :1]) for each in (rows, symbols))
+    return left, Best(logs, rows, symbols)
+
+
+def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
+    """The stream after a step: `left` are the remaining starts, and `rows` the rows that continue, of `width`
+    per start.
+    """
+    if rows.shape[1] > width:
+        return live.anew(rows.reshape(-1))
+    if len(left) * width == len(live.places):
+        if width > 1:
+            live.reorder(rows.reshape(-1))
+        return live
+    places = np.arange(len(live.places)).reshape(-1, width)
+    order = places.copy()
+    order[left] = rows
+    live.reorder(order.reshape(-1))
+    return live.take(places[left].reshape(-1))
+
+
+# ---- what has stopped --------------------------------------------------------------------------------------
+
+ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8"), ("symbol", "i8")])
+"""A finished sequence: its stop symbol, and the row that it continues."""
+NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
+
+
+class Aside:
+    """The best finished sequences of each start, [starts, count], best first."""
+
+    def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
+        self.beams, self.most, self.penalty = beams, most, penalty
+        self.kept = np.full((starts, 0), NONE)
+
+    def ranked(self, logs: Array, length: int) -> Array:
+        """The ranks of sequences of a length: log / length ** penalty."""
+        with np.errstate(over="ignore"):
+            weight = np.float_power(length, self.penalty)
+        return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
+
+    def take(self, starts: Array, parts: list[Best], length: int) -> None:
+        """Adds finished sequences that rank above the worst kept ones; equal ranks keep the earlier
+        sequence.
+        """
+        if not parts:
+            return
+        best = Best.joined(parts)
+        ranks = self.ranked(best.logs, length)
+        full = self.kept.shape[1] == self.beams
+        if not (ranks > (self.kept["rank"][starts, -1:] if full else -np.inf)).any():
+            return
+        order = np.lexsort((best.symbols, best.rows, -best.logs))[:, : self.beams]
+        new = np.empty(order.shape, ENTRY)
+        new["length"] = length
+        for name, values in (
+            ("rank", ranks),
+            ("log", best.logs),
+            ("row", best.rows),
+            ("symbol", best.symbols),
+        ):
+            new[name] = np.take_along_axis(values, order, axis=1)
+        both = np.concatenate([self.kept[starts], new], axis=1)
+        both = np.take_along_axis(both, best_of(both["rank"], self.beams), axis=1)
+        more = np.full((len(self.kept), both.shape[1] - self.kept.shape[1]), NONE)
+        self.kept = np.concatenate([self.kept, more], axis=1)
+        self.kept[starts] = both
+
+    def hopeful(self, starts: Array, best: Best) -> Best:
+        """The continuations, without those that cannot become results.
+
+        Where a start has `beams` finished sequences, a continuation is dropped if even at the largest length,
+        and with no further loss of probability, it ranks below the worst of them.
+        """
+        if self.kept.shape[1] < self.beams:
+            return best
+        worst = self.kept["rank"][starts, -1:]
+        logs = np.where(self.ranked(best.logs, self.most) >= worst, best.logs, -np.inf)
+        return Best(logs, best.rows, best.symbols)
+
+    def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
+        """The finished sequences of each start, and their logs."""
+        there = self.kept["rank"] > -np.inf
+        kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
+        lengths, rows = kept["length"], kept["row"].copy()
+        offsets = offsets_of(lengths)
+        symbols = np.empty(offsets[-1], np.int64)
+        symbols[offsets[1:] - 1] = kept["symbol"]
+        for step, (written, before) in reversed(list(enumerate(trail))):
+            longer = np.flatnonzero(lengths > step + 1)
+            symbols[offsets[longer] + step] = written[rows[longer]]
+            rows[longer] = before[rows[longer]]
+        return Ragged(symbols, (per_start, offsets)), Ragged(kept["log"].copy(), (per_start,))

@@ -1,0 +1,56 @@
+"""The program of layers without a call: traced for a batch of no sequences with the declared inputs."""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves, transform
+from stepnet.errors import named
+from stepnet.model.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.model.recurrence import RNN
+from stepnet.ragged import Ragged
+
+NONE = np.zeros(1, np.int64)
+"""The offsets of no sequences."""
+
+
+def no_sequences(spec: Spec) -> Ragged:
+    """A Ragged of no sequences with these features.
+
+    >>> no_sequences(Spec(3, "float32"))
+    Ragged(0 sequences, 3 features, float32)
+    """
+    return Ragged(np.empty((0, *spec.shape), spec.dtype), (NONE,) * (1 + spec.levels))
+
+
+def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
+    """The program of layers; raises `InputError` if the inputs of a recurrence are not known yet."""
+    first: Layer = run.layer
+    still = statics_of(first)
+    while not isinstance(first, RNN):
+        first = first.layers[0]
+    inputs = first.program.traced.inputs
+    nested = any(spec.levels for spec in leaves(inputs))
+
+    def blank(spec: Spec) -> Any:
+        nothing = no_sequences(spec)
+        return nothing if nested else nothing.values[None][:0]
+
+    return run.read(transform(blank, inputs), None, still, None, False).program
+
+
+def statics_of(layer: Layer) -> Any:
+    """Statics for no sequences, as the recurrences of a layer take them."""
+    if not isinstance(layer, RNN):
+        parts: list[Any] = []
+        for name, part in zip(layer.part_names, layer.layers, strict=True):
+            with named(name):
+                parts.append(statics_of(part))
+        return layer.together(parts)
+
+    def blank(spec: Spec) -> Any:
+        values = np.zeros((0, *spec.shape), spec.dtype)
+        return Ragged(values, (NONE,)) if spec.axis else values
+
+    return transform(blank, layer.program.traced.statics)

@@ -1,0 +1,238 @@
+"""The net that a with-block records, and the values that it reads from the block around it.
+
+A value of the outer block is the same at every step of the inner block, so it is a static there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, ROWS, Type, extent_of
+from stepnet.compiler.trace.lines import NamingLine
+from stepnet.compiler.trace.step import Spec, row_value
+from stepnet.compiler.trace.traced import Traced, lifted, refuse, user_line
+from stepnet.model.watch import name_values
+
+Array = np.ndarray
+REDUCE = "sn.reduce makes one value of it"
+
+
+class Block(Builder):
+    """The net that a block records between its begin and its end."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        super().__init__()
+        self.finish = finish
+        self.begun = self.ended = False
+        self.statics: dict[str, Any] = {}
+        self._captured: dict[tuple[int, int], Traced] = {}
+
+    def __enter__(self) -> None:
+        self.check_unused()
+        self.begun = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+            else:
+                NamingLine(self.finish).__exit__(kind, error, trace)
+        finally:
+            self.ended = True
+
+    def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
+        """The number of a new node that applies `operation`; raises an error after the end of the block."""
+        self.check_usable()
+        return super().add(operation, *inputs, name=name, source=source, **attributes)
+
+    def declared(self, name: str, spec: Spec) -> Traced:
+        """A new input of the net."""
+        return Traced(
+            self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
+        )
+
+    # ---- the block around it
+
+    def take_from(self, other: Builder, what: str) -> None:
+        """Records that a value of another block is used here, so that block is around this one."""
+        if other is self or other.is_inside(self):
+            raise refuse(
+                f"{what} is a value of this very block; it takes arrays, or values of a block around"
+            )
+        if isinstance(other, Block):
+            other.check_usable()
+        if self.around is None or other.is_inside(self.around):
+            self.around = other
+        elif not (self.around is other or self.around.is_inside(other)):
+            raise refuse(f"{what} is a value of another block than what this one was given before")
+
+    def static(self, value: Any, spec: Spec) -> Traced:
+        """A new static of the net: a value that each sequence has once."""
+        name = numbered("static", len(self.statics))
+        self.statics[name] = value
+        return self.declared(name, spec)
+
+    def captured(self, other: Builder, number: int) -> int:
+        """The static here that stands for a value of a block around this one."""
+        key = (id(other), number)
+        if key not in self._captured:
+            value = Traced(other, number)
+            if value.type.extent == CONST:
+                raise refuse(
+                    "a parameter of the step around a block is used in it; use its array, or rnn.add_static"
+                )
+            if value.type.extent != ROWS:
+                raise refuse(
+                    "a value that is a sequence at each step of the block around enters a block inside by "
+                    f"rnn.add_input(sequence); {REDUCE}"
+                )
+            self._captured[key] = self.static(value, Spec(value.type.shape, value.type.dtype))
+        return self._captured[key].number
+
+    def row(self, leaf: Any, what: str) -> int:
+        """The number of a value with one entry per row, of this block or one around it."""
+        if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
+            raise refuse(
+                f"{what} is a value of a block inside this one; make it an output of that rnn and call that"
+            )
+        if isinstance(leaf, Traced) and self.is_inside(leaf.builder):
+            leaf = Traced(self, lifted(self, leaf, ()))
+        return row_value(self, leaf, what)
+
+    # ---- when it may be used
+
+    def check_usable(self) -> None:
+        """Refuses to use values of the block after its end."""
+        if self.ended:
+            raise refuse("a value of a block is used after the block has ended; make it an output of the rnn")
+
+    def check_unused(self) -> None:
+        """Refuses a second use of the block."""
+        if self.begun:
+            raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
+
+    def check_open(self, what: str) -> None:
+        """Refuses what belongs between begin and end."""
+        if not self.begun:
+            raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
+        if self.ended:
+            raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
+
+    def why_not(self) -> str:
+        """The reason why the block cannot be run."""
+        if not self.begun:
+            return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
+        if not self.ended:
+            return "the rnn is called in its own block; call it after the block has ended"
+        return "the block of this rnn ended with an error; mend it, on another sn.create_rnn_op()"
+
+
+class Memory:
+    """A memory of a block, as `RNNOp.add_memory` returns it."""
+
+    def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
+        self.block = block
+        self.name = name
+        self.spec = spec
+        self.init = init
+        self._before = block.declared(name, spec)
+        self._new: Traced | None = None
+        self._added = user_line()
+        self._updated = ""
+
+    def pre_state(self) -> Traced:
+        """The memory before this step, [rows, features...]."""
+        self.block.check_open(f"pre_state() of `{self.name}`")
+        return self._before
+
+    def update(self, new: Any) -> None:
+        """Makes `new` the memory after this step; exactly once in a block.
+
+        Raises:
+            StepError: For a second update, and for another shape or dtype.
+        """
+        self.block.check_open(f"update() of `{self.name}`")
+        if self._new is not None:
+            raise refuse(f"`{self.name}` is updated twice, first\n  at {self._updated}\nand again")
+        value = Traced(self.block, self.block.row(new, f"the update of `{self.name}`"))
+        if value.type.extent != ROWS:
+            raise refuse(f"`{self.name}` is updated with what is a sequence at each step; {REDUCE}")
+        if value.type != self._before.type:
+            raise refuse(
+                f"`{self.name}` is {self._before.type.element} and is updated with {value.type.element}; "
+                f"update it with the shape and dtype it was added with{self._advice(value.type)}"
+            )
+        self._new, self._updated = value, user_line()
+
+    def _advice(self, new: Type) -> str:
+        """Advice for an update that does not fit: the likely intention."""
+        if new.shape == self.spec.shape:
+            return " (cast it with .astype, or add the memory with that dtype)"
+        if self.init is None and new.shape == self.spec.shape[1:]:
+            return " (shape= is the features of one row, without the number of rows)"
+        return ""
+
+    def new_state(self) -> Traced:
+        """The value that the memory was updated with.
+
+        Raises:
+            StepError: Before the update.
+        """
+        if self._new is None:
+            raise refuse(
+                f"`{self.name}` is never updated: h.update(new); it is added\n  at {self._added}\nin"
+            )
+        return self._new
+
+    def before_all(self, count: int | None) -> Any:
+        """The values before the first step for `count` sequences; without a count, one value for all."""
+        if self.init is not None:
+            return self.init
+        return np.zeros(self.spec.shape if count is None else (count, *self.spec.shape), self.spec.dtype)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise refuse(f"`{self.name}` is a memory, not a value; `pre_state()` is its value before the step")
+
+
+def numbered(name: str, before: int) -> str:
+    """A new name for a further value: x, x2, x3."""
+    return f"{name}{before + 1}" if before else name
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step that runs a net: its inputs by name; its results are the outputs, the next memories and named
+    values.
+    """
+
+    net: Net
+    output_num: int
+    names: tuple[str, ...]
+    __name__ = "block"
+
+    def __call__(
+        self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
+    ) -> tuple[Any, Any]:
+        """The outputs and the next memories."""
+        net, output_num = self.net, self.output_num
+        given = {**x, **memory, **(statics or {})}
+        builder = next(iter(given.values())).builder
+        place: list[int] = []
+        for node in net.nodes:
+            if node.operation == "input":
+                place.append(given[node.name].number)
+            else:
+                place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+        results = [Traced(builder, place[number]) for number in net.results]
+        outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
+        name_values(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
+        return (
+            outputs[0] if output_num == 1 else tuple(outputs),
+            dict(zip(memory, after, strict=True)),
+        )

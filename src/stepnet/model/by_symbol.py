@@ -1,0 +1,92 @@
+"""Precomputed tables for generation: the first layer's work before the loop, computed once for each symbol.
+
+    x = E[symbol];  x @ W + b     at every step        ->        table[symbol],  table = E @ W + b     once
+
+The rows of a table are computed by the machine code that otherwise computes them before the loop, so their
+bits are the same. With few symbols, as in a character model, this removes the product with the input from
+each step.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Recur, ancestors
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets import Call
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced
+from stepnet.errors import InputError
+from stepnet.model.feeds import Feed
+from stepnet.model.one_step import before_loop, of_inputs
+from stepnet.model.program import Program
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+MOST_BYTES = 8 * 2**20
+"""The largest number of bytes of all tables."""
+
+
+def symbol_tables(
+    plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
+) -> Mapping[int, Array]:
+    """For some values of the plan's net, their rows for all symbols. It is empty if no product is saved, if
+    the tables are too large, or if some symbols cannot be fed.
+
+    stops: the symbols that are never fed.
+    """
+    net, known = plan.net, of_inputs(plan)
+    inside = set(known)
+    read = {n for number, node in enumerate(net.nodes) if number not in inside for n in node.inputs}
+    wanted = [number for number in known if number in read or number in net.results]
+    types = [net.type_of(number) for number in wanted]
+    saved = any(net.nodes[number].kind == "matmul" for number in ancestors(net.nodes, wanted) & inside)
+    if not saved or symbols * sum(type_.size * type_.itemsize for type_ in types) > MOST_BYTES:
+        return {}
+    program = table_program(plan, params, feed, wanted)
+    fed = np.arange(symbols)
+    fed[list(stops)] = 0
+    positions = Positions.end_to_end(np.arange(symbols + 1))
+    call = Call(positions, [np.zeros(symbols, bool)], [fed, *([None] * len(wanted))])
+    try:
+        _, *rows = program.bound(engine)(call).final
+    except InputError:  # a symbol is outside a table of the step: the error belongs to the call that feeds it
+        return {}
+    return dict(zip(wanted, rows, strict=True))
+
+
+def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
+    """The recurrence whose memories are a symbol, and values of a plan's net after a step with this symbol.
+
+    Work from memories to memories stays in the loop, so no pass splits it differently than in the plan.
+    """
+    builder, net, ends = Builder(), plan.net, plan.ends
+    builder.input(Type(ROWS, (), "bool"), "nothing")
+    symbol = Traced(builder, builder.input(Type(ROWS, (), "int64"), "symbol"))
+    for number in wanted:
+        builder.input(net.type_of(number).at(ROWS), f"value{number}")
+    operands = {
+        net.inputs[place]: builder.input(net.type_of(net.inputs[place]), net.nodes[net.inputs[place]].name)
+        for place in ends.parameters
+    }
+    tables = [
+        Traced(builder, builder.input(Type(CONST, table.shape, table.dtype.name), "table"))
+        for table in feed.tables
+    ]
+    operands[net.inputs[ends.sequences[0]]] = feed.of_values(symbol, *(tables or [None])).number
+    body = builder.net([(symbol + 1).number, *before_loop(builder, plan, operands, wanted)])
+    return program_of(Recur(body, 1, 1 + len(wanted)), [*params, *feed.tables])
+
+
+def program_of(recur: Recur, params: Sequence[Array]) -> Program:
+    """The program of a recurrence whose first input alone is a sequence."""
+    builder, body = Builder(), recur.body
+    types = [body.type_of(number) for number in body.inputs]
+    types[0] = types[0].at(STEPS)
+    names = [body.nodes[number].name for number in body.inputs]
+    operands = [builder.input(type_, name) for type_, name in zip(types, names, strict=True)]
+    results = recur.add_results(builder, operands)
+    memory = [Spec(body.type_of(number).shape, body.type_of(number).dtype) for number in recur.memories]
+    net = builder.net([*results.outputs, *results.memories])
+    return Program(net, 0, memory, memory, len(memory), list(params))

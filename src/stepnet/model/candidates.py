@@ -1,0 +1,194 @@
+"""The best continuations in a beam search: the symbols with the highest log-probabilities, in a fixed order.
+
+The log of a continuation is that of its beam plus the log-softmax of the symbol's score. Each start has beams
+x symbols continuations, of which few are kept. A small net, run like any other, computes the normalisation of
+the scores, and the highest log in each of several groups of symbols:
+
+    symbols   0  1  2 | 3  4  5 | 6  7        group 1 is symbols 1, 4 and 7
+    groups    0  1  2 | 0  1  2 | 0  1
+
+If k continuations are kept, let t be the k-th highest group maximum of a start. At least k logs are t or
+higher, so every kept continuation lies in a group whose maximum reaches t. Only these groups are searched.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepnet.compiler.trace.step import Spec
+from stepnet.errors import InputError
+from stepnet.model.decoder import check_highest
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
+
+if TYPE_CHECKING:
+    from stepnet.model.streams.stream import Stream
+
+Array = np.ndarray
+FEW, FEW_ALONE = 1024, 16384
+"""Up to this number of scores, all are sorted, with each symbol as a group; FEW_ALONE applies if only the
+best is needed."""
+WIDTH = 16
+"""The number of groups is a multiple of this: the elements of a vector register."""
+LOWEST = np.finfo(np.float64).min
+
+
+@dataclass(frozen=True)
+class Known:
+    """Scores [rows, symbols], and the columns that the net computes from them, [rows, 2 + groups].
+
+    The first two columns are highest and norm: the log of a symbol is score - highest - norm. The others are
+    tops: the highest log of each group of symbols, without the symbols that stop.
+    """
+
+    scores: Array
+    columns: Array
+
+    def totals(self, places: Array, rows: Array, logs: Array) -> Array:
+        """The logs [count, ...] of symbols at these places of all scores, in rows [count]."""
+        highest, norm = self.columns[rows, :2].T
+        scores = self.scores.reshape(-1).take(places, mode="clip")
+        return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best continuations by one symbol, [starts, count], and their logs: -inf where there are fewer.
+
+    rows: the rows of the scores that they continue.
+    """
+
+    logs: Array
+    rows: Array
+    symbols: Array
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Best]") -> "Best":
+        """The continuations of several parts, concatenated for each start."""
+        logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
+        return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
+
+
+class Candidates:
+    """Finds the best continuations. most: the largest number of scores of a step."""
+
+    def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
+        self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
+        self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
+        self.members = np.arange(0, symbols, self.groups)
+        wanted = np.zeros(len(self.members) * self.groups, bool)
+        wanted[:symbols] = True
+        wanted[stops] = False
+        self.wanted = wanted.reshape(-1, self.groups).T.copy()
+        self.stream: Stream | None = None
+        self.dtype = np.dtype(np.float64)
+
+    def known(self, scores: Array) -> Known:
+        """Scores with their norms and tops; raises `InputError` where a row has no highest score."""
+        rows, symbols = scores.shape
+        if symbols != self.symbols:
+            raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
+        if scores.dtype != np.float32:
+            scores = scores.astype(np.float64, copy=False)
+        if self.stream is None or scores.dtype != self.dtype or not rows <= self.stream.rows < 2 * rows:
+            net = logs_net(self.symbols, scores.dtype.name, self.groups, tuple(self.stops.tolist()))
+            self.stream, self.dtype = net.stream(rows, engine=self.engine), scores.dtype
+        more = self.stream.rows - rows
+        if more:
+            full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])
+            scored = self.stream.step(full)[:rows]
+        else:
+            scored = self.stream.step(scores)
+        check_highest(scores, scored[:, 1])
+        return Known(scores, scored)
+
+    def going(self, known: Known, logs: Array) -> Best:
+        """The best continuations that do not stop, at most `beams`, of rows with these logs [starts, width].
+
+        The best come first. Equal ones are in the order of their rows, then of their symbols.
+        """
+        starts, width = logs.shape
+        tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
+        if self.groups == self.symbols:
+            each = np.arange(len(logs))[:, None]
+            order = best_of(tops, self.beams)
+            rows, symbols = np.divmod(order, self.symbols)
+            return Best(tops[each, order], rows + each * width, symbols)
+        places, totals = self.reaching(known, logs, tops)
+        start = places // (width * self.symbols)
+        order = np.lexsort((places, -totals, start))
+        counts = np.bincount(start, minlength=starts)
+        column = np.arange(len(start)) - (np.cumsum(counts) - counts)[start]
+        first = np.flatnonzero(column < self.beams)
+        order, start, column = order[first], start[first], column[first]  # start is in order: it stays
+        shape = starts, max(width, int(column.max(initial=0)) + 1)
+        kept, best = np.zeros(shape, np.int64), np.full(shape, -np.inf)
+        kept[start, column], best[start, column] = places[order], totals[order]
+        return Best(best, *np.divmod(kept, self.symbols))
+
+    def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
+        """A superset of the best: places among all scores, start by start, and their logs."""
+        floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
+        rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
+        places = (rows * self.symbols + groups)[:, None] + self.members
+        totals = known.totals(places, rows, logs)
+        kept = np.flatnonzero((totals >= floor[rows // logs.shape[1]]) & self.wanted[groups])
+        return places.reshape(-1)[kept], totals.reshape(-1)[kept]
+
+    def stopping(self, known: Known, logs: Array) -> Best:
+        """All continuations that stop, of rows with these logs."""
+        rows = np.arange(logs.size)
+        places = (rows * self.symbols)[:, None] + self.stops
+        parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
+        return Best(*(each.reshape(len(logs), -1) for each in parts))
+
+
+def best_of(totals: Array, count: int) -> Array:
+    """The places of the `count` highest in each row, highest first, equal ones in their order.
+
+    >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
+    [[1, 2, 3]]
+    """
+    if count == 1:
+        return totals.argmax(axis=1)[:, None]
+    return (-totals).argsort(axis=1, kind="stable")[:, :count]
+
+
+def groups_of(symbols: int) -> int:
+    """The number of groups of symbols: near twice the square root, so that groups are few and small."""
+    return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
+
+
+def floor_of(tops: Array, count: int) -> Array:
+    """The `count`-th highest of each row; -inf where there are fewer.
+
+    >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
+    [2.0, 5.0]
+    """
+    place = tops.shape[1] - count
+    return np.partition(tops, place, axis=1)[:, place] if place >= 0 else np.full(len(tops), -np.inf)
+
+
+@lru_cache(maxsize=32)
+def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
+    """A recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups]."""
+    deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
+    even = deep * groups
+
+    def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
+        going = np.where(stopping, -np.inf, scores) if stops else scores
+        tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
+        over = symbols - even
+        if over:
+            tops = np.concatenate([np.maximum(tops[:, :over], going[:, even:]), tops[:, over:]], axis=-1)
+        every = np.concatenate([tops, scores[:, list(stops)]], axis=-1) if stops else tops
+        highest = np.max(every, axis=-1, keepdims=True).astype(np.float64)
+        away = scores.astype(np.float64) - highest
+        norm = np.log(np.sum(np.exp(away), axis=-1, keepdims=True))
+        return np.concatenate([highest, norm, (tops - highest) - norm], axis=-1), memory
+
+    return RNN(step, memory=Spec((), "int64"), inputs=Spec(symbols, dtype))

@@ -1,0 +1,146 @@
+"""Gradient checkpointing: the forward pass saves only the memories before every k-th step.
+
+    forward    [k steps] -h-> [k steps] -h-> [k steps]           each h is kept
+    backward                                 [again, back]       the values of k steps are saved at once
+                              [again, back] <-dh-
+               [again, back] <-dh-                               dW adds up
+
+Recurrences of both directions run in sections of one direction each; the values between sections are saved.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepnet.compiler.grad.sections import Section, sections
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.targets import Call
+from stepnet.model.backward_accumulator import BackwardAccumulator
+from stepnet.model.gradient_runs import Halved
+from stepnet.model.in_sections import AtOnce, Sectioned, Values, Way
+from stepnet.model.nets import BoundNet
+from stepnet.model.pieces import Piece, pieces, zeros
+from stepnet.model.program import NetProgram
+
+Array = np.ndarray
+
+
+def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
+    """The gradient of the inputs at these places, whose sections run in pieces."""
+
+    def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
+        return (InPieces if section.memories else AtOnce).of(section, places)
+
+    return Sectioned.of(net, wanted, sections(net), run_of)
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """A section that runs in pieces.
+
+    forward: the section.
+    again: recomputes the values of a piece that the backward half reads; None if it reads none.
+    backward: the gradients of a piece.
+    saved: for each value that `backward` reads, its position among the results of `again`.
+    wanted: the positions of the inputs whose gradients `backward` computes, memories last.
+    counts: whether steps read the step index.
+    """
+
+    section: Section
+    forward: NetProgram
+    again: NetProgram | None
+    backward: NetProgram
+    saved: tuple[int, ...]
+    wanted: tuple[int, ...]
+    counts: bool
+
+    @classmethod
+    def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
+        """The programs for gradients of what a section reads, at these places."""
+        net = section.net
+        memories = range(len(section.reads), len(net.inputs))
+        every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
+        halved = Halved.of(net, every)
+        first = halved.first.net
+        numbers = list(dict.fromkeys(first.results[place] for place in halved.saved))
+        saved = tuple(numbers.index(first.results[place]) for place in halved.saved)
+        own = NetProgram(prune(replace(first, results=first.results[: len(net.results)])))
+        again = NetProgram(prune(replace(first, results=tuple(numbers)))) if numbers else None
+        return cls(section, own, again, halved.second, saved, every, counts_steps(net))
+
+    @property
+    def kept(self) -> int:
+        """The number of arrays that `run` returns."""
+        return len(self.section.memories)
+
+    def begun(self, values: Values, call: Call) -> list[Array]:
+        """New arrays of the memories that the section begins with."""
+        net = self.section.net
+        memories = zip(self.section.memories, net.inputs[len(self.section.reads) :], strict=True)
+        made: list[Array] = []
+        for memory, number in memories:
+            array, type_ = None if memory.begins is None else values[memory.begins], net.type_of(number)
+            made.append(zeros(type_, call) if array is None else array.astype(type_.dtype))
+        return made
+
+    def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
+        """The pieces in the order of the recurrences, or back."""
+        return pieces(way.call, way.size, self.section.reverse, self.counts, back)
+
+    def run(self, values: Values, way: Way) -> list[Array]:
+        """See `SectionRun`. It saves one array per memory, with its values before each piece but the
+        first.
+        """
+        section, net = self.section, self.section.net
+        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
+        made = [zeros(net.type_of(number), way.call) for number in net.results[: len(section.results)]]
+        kept = [[memory[:0]] for memory in memories]
+        bound = BoundNet.of(self.forward, [*inputs, *memories], way.call, way.engine)
+        for place, piece in enumerate(self.pieces(way)):
+            ahead = [memory[piece.rows] for memory in memories]
+            if place:
+                for parts, memory in zip(kept, ahead, strict=True):
+                    parts.append(memory.copy())
+            results = bound([*piece.inputs(net, inputs), *ahead], piece.call)
+            piece.put(net, results, [*made, *memories])
+        bound.release()
+        values.update(zip(section.results, made, strict=True))
+        ends = [memory.ends for memory in section.memories]
+        values.update({end: last for end, last in zip(ends, memories, strict=True) if end is not None})
+        return [np.concatenate(parts) for parts in kept]
+
+    def gradients(
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
+    ) -> Iterable[tuple[int, Array]]:
+        """See `SectionRun`."""
+        section, net = self.section, self.section.net
+        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
+        ends = [memory.ends for memory in section.memories]
+        cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
+        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
+        programs = [program for program in (self.again, self.backward) if program is not None]
+        *again, backward = [
+            BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs
+        ]
+        end = len(kept[0])
+        for piece in self.pieces(way, back=True):
+            first = end - piece.call.positions.rows
+            ahead = (
+                [array[first:end] for array in kept] if end else [memory[piece.rows] for memory in memories]
+            )
+            end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
+            results = [array for run in again for array in run(arrays, piece.call, separate_outputs=0)]
+            saved = [results[place] for place in self.saved]
+            turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
+        for bound in (*again, backward):
+            bound.release()
+        begins = [memory.begins for memory in section.memories]
+        return turn.gradients([*section.reads, *begins])
+
+
+def counts_steps(net: Net) -> bool:
+    """Whether a recurrence of a net reads the step index."""
+    bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
+    return any(node.operation == "index" for body in bodies for node in body.nodes)

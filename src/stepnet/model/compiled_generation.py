@@ -1,0 +1,239 @@
+"""Sequences written in machine code: `feedback` with the recurrence's own plans.
+
+    highest score    first symbols --> call of all steps --> symbols
+    drawn            first symbols --> call of many steps --> symbols, memories --> call --> ...
+
+Within a call a row that waits for a lane begins where another one has ended. Where symbols are drawn, there
+is a random number for each step of a call, whether a row comes to it or not. So there are several calls.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.targets import Call, EarlyEnds, choose
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves
+from stepnet.model.batch import initial_arrays
+from stepnet.model.by_symbol import symbol_tables
+from stepnet.model.compose import Stack
+from stepnet.model.control import next_piece
+from stepnet.model.decoder import Front, Writer
+from stepnet.model.feedback import OWN, Choice, feedback
+from stepnet.model.feeds import Feed
+from stepnet.model.layers import Leaf, leaves_of
+from stepnet.model.one_step import refusal
+from stepnet.model.program import Program, StepProgram
+from stepnet.model.recurrence import RNN
+from stepnet.model.samplers import MOST_SYMBOLS, Sampling
+from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+ENGINE = "llvm"
+PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
+"""For how many steps random numbers are drawn at first, and at most; fewer steps where there would be more
+numbers than these, but no fewer than the last.
+"""
+Draw = Callable[[Array, Array], Array]
+MOST_STEPS = 2**16
+"""The most steps of a call: there is a table of the places of a sequence's steps."""
+MOST_KEPT = 8
+"""The largest number of combinations of feed and choice for which a layer keeps compiled recurrences."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+
+    program: Program
+    memories: list[Any]
+
+
+KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Made]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Wired:
+    """Writes the sequences of a front in machine code: the feedback recurrence, and its initial memories."""
+
+    program: Program
+    memories: list[Array]
+    statics: list[Array]
+
+    @classmethod
+    def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
+        """It, or the reason why Python is needed between two steps."""
+        feed, rows = writer.feed, len(front.scores)
+        reason = refused(writer, choice.symbols, choice.sampler)
+        if reason is not None or not isinstance(feed, Feed):
+            return str(reason)
+        parts = leaves_of(writer.layer, front.state, front.statics, rows)
+        kept = KEPT.setdefault(writer.layer, OrderedDict())
+        key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
+        made = kept.get(key)
+        if made is None or not same_table(feed, made.program):
+            made = made_for(writer, feed, parts, choice)
+            if isinstance(made, str):
+                return made
+            if len(kept) >= MOST_KEPT:
+                kept.popitem(last=False)
+            kept[key] = made
+        memories = [
+            np.zeros((rows, *spec.shape), spec.dtype) if array is None else array
+            for part, specs in zip(parts, made.memories, strict=True)
+            for array, spec in zip(initial_arrays(part.initial, specs, rows), leaves(specs), strict=True)
+        ]
+        return cls(made.program, memories, [array for part in parts for array in part.statics.arrays])
+
+
+def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
+    """The reason why Python is needed between two steps, as far as arguments say; None where it is not."""
+    if not isinstance(writer.feed, Feed):
+        return "feed= is a function"
+    if writer.scores is not None:
+        return "scores= is a function"
+    if writer.feed.size is not None and writer.feed.size < symbols:
+        return f"there are scores of {symbols} symbols, and {writer.feed.size} can be fed"
+    if sampler is not None and type(sampler) is not Sampling:
+        return "sampler= is a function, and not one of sn.sampling"
+    if sampler is not None and symbols > MOST_SYMBOLS:
+        return f"symbols are drawn in machine code among {MOST_SYMBOLS} at most, and there are {symbols}"
+    return None
+
+
+def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
+    """The programs of all layers, which one plan each runs; or the reason why one is not a step of a net."""
+    assert isinstance(writer.feed, Feed)
+    spec, programs = writer.feed.spec, list[StepProgram]()
+    for part in parts:
+        program = part.rnn.program_of(spec, part.statics.specs)
+        single = program.schedule.whole
+        if part.statics.beside or single is None:
+            return f"{part.rnn!r} has sequences inside its steps, or statics that are sequences"
+        if len(leaves(program.output)) != 1:
+            return f"{part.rnn!r} has several outputs"
+        if (reason := refusal(single)) is not None:
+            return f"{part.rnn!r} is no step of a net: {reason}"
+        engine = choose(program.schedule, writer.engine)[0].name
+        if engine != ENGINE:
+            return f"{part.rnn!r} runs on {engine}"
+        type_ = program.net.type_of(program.net.results[0])
+        assert type_.extent == STEPS
+        spec = Spec(type_.shape, type_.dtype)
+        programs.append(program)
+    return programs
+
+
+def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> Made | str:
+    """The recurrence that writes symbols; or the reason why there is none."""
+    programs = programs_of(parts, writer)
+    if isinstance(programs, str):
+        return programs
+    if feed.table is not None:  # the caller may change it, and then it is read again
+        feed = replace(feed, table=feed.table.copy())
+    plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
+    params = [array for program in programs for array in program.params]
+    own = programs[0].params
+    tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
+    program = feedback(plans, params, feed, choice, tables)
+    engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
+    if engine != ENGINE:
+        return "the net of a step with its symbols is refused by the engine"
+    return Made(program, [program.memory for program in programs])
+
+
+def same_table(feed: Feed, program: Program) -> bool:
+    """Whether a program was made with the rows that symbols stand for now."""
+    return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
+
+
+# ---- the calls ---------------------------------------------------------------------------------------------
+
+
+def write(
+    wired: Wired,
+    front: Front,
+    first: Array,
+    rows: Array,
+    most: int,
+    draw: Draw | None,
+) -> list[tuple[Array, Array]] | None:
+    """The rows of the symbols after the first ones, and these symbols: at most `most` per row.
+
+    None where a score is not finite, for which the steps one by one raise the error.
+
+    first: the first symbol of each of these rows. draw: random numbers for rows and steps.
+    """
+    bound = wired.program.bound(ENGINE)
+    memories = [memory[rows] for memory in wired.memories]
+    begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
+    still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
+    ended = len(memories) + list(OWN).index("ended")
+    until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
+    steps = 0
+    while len(rows):
+        lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
+        random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
+        no = np.zeros(len(rows), bool)
+        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, until)
+        results = bound(call)
+        *memories, symbol, step, done, unclear = results.final
+        if unclear.any():
+            return None
+        used = step - begun + done
+        (symbols,) = results.outputs
+        if until is None:
+            symbols = symbols[positions_of(call.positions.offsets[:-1], used)]
+        result.append((np.repeat(rows, used), symbols))
+        written[rows] += used
+        left = np.flatnonzero(~done & (written[rows] < most))
+        memories = [memory[left] for memory in memories]
+        still = [static[left] for static in still]
+        symbol, begun, rows = symbol[left], step[left], rows[left]
+    return result
+
+
+def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
+    """How many steps of each row the next call runs, and at most, where the one before ran `before`.
+
+    left: how many there may be. is_drawn: whether there is a random number for each, also for those behind
+    the end. ends: whether the engine looks itself which rows have ended.
+    """
+    if not ends:
+        steps = next_piece(before)
+    elif is_drawn:
+        fewest, most = (
+            min(steps, max(numbers // len(left), FEWEST))
+            for steps, numbers in zip(PIECES, NUMBERS, strict=True)
+        )
+        steps = min(max(2 * before, fewest), most)
+    else:
+        steps = MOST_STEPS
+    return np.minimum(left, steps), steps
+
+
+def numbers_of(written: Array, lengths: Array) -> Array:
+    """The indices of the next steps of rows that have written this many symbols after the first."""
+    return positions_of(written + 1, lengths)
+
+
+def call_of(
+    random: Array | None,
+    lengths: Array,
+    initial: list[Array | None],
+    still: list[Array],
+    until: EarlyEnds | None,
+) -> Call:
+    """The call for `lengths` steps of each row. random: a number per step; None if nothing is drawn."""
+    if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
+        starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
+        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, still, until=until)
+    positions = Positions.end_to_end(offsets_of(lengths))
+    numbers = np.zeros(positions.total, bool) if random is None else random
+    return Call(positions, [numbers], initial, still, until=until)

@@ -1,0 +1,300 @@
+"""Control of the loop by wrapping steps: a step with a mask, and a step that ends its sequence.
+
+Each wrapper is itself a step, so every engine runs it. What a wrapper remembers is stored in the memory,
+after the memory of the wrapped step; its inputs and outputs are added in the same way. The recurrence
+supplies and removes these, and the caller never sees them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import Segments, of_rows, within_steps
+from stepnet.compiler.net.ir import Builder, Net, all_nodes
+from stepnet.compiler.net.recur import OperandsByKind
+from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.targets import Bound, Call, EarlyEnds, Results
+from stepnet.compiler.trace.lines import defined_at, refuse
+from stepnet.compiler.trace.step import Spec, Step, TracedStep, row_value, trace_step
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, kind
+from stepnet.compiler.values.structure import arranged, leaves, rebuild, transform
+from stepnet.errors import InputError
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+Until = Callable[[Any, Any], Any]
+
+MASKED = ("repeat", "zero")
+
+PIECES = (8, 128)
+"""The first and the largest number of steps of each sequence between checks for ended sequences, for an
+engine that does not check itself.
+"""
+
+
+def next_piece(before: int) -> int:
+    """The number of steps of each sequence in the next call, after a call with `before` steps."""
+    fewest, most = PIECES
+    return min(max(2 * before, fewest), most)
+
+
+class Controls(TypedDict, total=False):
+    """The arguments of a call that control its steps, the same for all parts of a layer. See
+    `RNN.__call__`.
+    """
+
+    mask: Any
+    masked: str
+    begun: Any
+    time_major: bool
+
+
+@dataclass(frozen=True)
+class Control:
+    """The wrappers of a step: the output of masked steps (None without a mask), and when a sequence ends."""
+
+    masked: str | None = None
+    until: Until | None = None
+
+    def __bool__(self) -> bool:
+        return self.masked is not None or self.until is not None
+
+    def around(self, step: Step, traced: TracedStep) -> TracedStep:
+        """The trace of the wrapped step, from the step and its own trace."""
+        inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
+        own = len(leaves(memory))
+        precision = traced.precision
+        if self.until is not None:
+            step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        if self.masked is not None:
+            shown, repeats = output_specs(traced), self.masked == "repeat"
+            step = maskable(step, shown, repeats)
+            memory = {"memory": memory, "previous": shown if repeats else None}
+            inputs = {"x": inputs, "mask": Spec((), "bool")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        if self.until is not None:
+            step, memory = counting(step, own), {"memory": memory, "taken": Spec((), "int64")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        return replace(traced, precision=precision)
+
+
+# ---- steps made of steps -----------------------------------------------------------------------------------
+
+
+def maskable(step: Step, shown: Any, repeats: bool) -> Step:
+    """A step with inputs {"x", "mask"} that keeps its memory where the mask is False.
+
+    Its output there is that of the step before (zeros before the first step), or always zeros. shown: the
+    `Spec`s of the output.
+    """
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        output, after = step(x["x"], memory["memory"], params, **extras)
+        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), shown)
+        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, shown)
+        after = chosen(x["mask"], after, memory["memory"])
+        return output, {"memory": after, "previous": output if repeats else None}
+
+    return run
+
+
+def ending(step: Step, until: Until) -> Step:
+    """A step that keeps its memory after the first step at which `until` holds.
+
+    Behind that is the memory "done", whether the sequence has ended.
+    """
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        ended = memory["done"]
+        output, after = (
+            in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
+        )
+        done = until(output, after)
+        if not isinstance(done, Traced) or (done.type.extent, done.type.element) != (ROWS, "bool[]"):
+            described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
+            raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
+        done = ended | done
+        # The condition is a memory itself, so that the choice waits for nothing that the step computes.
+        after = chosen(ended, memory["memory"], arranged(after, memory["memory"]))
+        return output, {"memory": after, "done": done}
+
+    return run
+
+
+def counting(step: Step, done: int) -> Step:
+    """A step that counts in a memory "taken" how many steps, masked ones too, a sequence took until it ended.
+
+    done: the place of the memory that says whether it has.
+    """
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        goes_on = ~leaves(memory["memory"])[done]
+        output, after = step(x, memory["memory"], params, **extras)
+        return output, {"memory": after, "taken": memory["taken"] + goes_on.astype(np.int64)}
+
+    return run
+
+
+def in_every_row(builder: Builder, structure: Any) -> Any:
+    """The values of a step with one entry per row, including constants and parameters."""
+    return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
+
+
+def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
+    """The first structure of values in rows where the condition holds, and the second in the others."""
+    ranks = [
+        len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
+        for spec in leaves(when_false if shown is None else shown)
+    ]
+    values: list[Any] = [
+        np.where(condition[(slice(None), *[None] * rank)], a, b)
+        for rank, a, b in zip(ranks, leaves(arranged(when_true, when_false)), leaves(when_false), strict=True)
+    ]
+    return rebuild(when_false, values)
+
+
+def output_specs(traced: TracedStep) -> Any:
+    """The `Spec`s of the output of a step."""
+    count = len(leaves(traced.output))
+    types = [traced.body.type_of(number) for number in traced.body.results[:count]]
+    if any(type_.extent != ROWS for type_ in types):
+        raise InputError("a step under a mask gives one value per row; one of its outputs is a sequence")
+    return rebuild(traced.output, [Spec(type_.shape, type_.dtype) for type_ in types])
+
+
+# ---- masks as they come ------------------------------------------------------------------------------------
+
+
+def mask_array(mask: Any, like: Any) -> Array:
+    """A mask as one flat array of bools, in the form of the inputs: a Ragged, or (batch, time)."""
+    if isinstance(like, Ragged) != isinstance(mask, Ragged):
+        wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
+        raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
+    if isinstance(mask, Ragged):
+        check_lengths(mask, like)
+        steps, shape = mask.values, (like.total,)
+    else:
+        steps, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
+    if steps.dtype != bool or steps.shape != shape:
+        raise InputError(
+            f"mask is {steps.dtype}{list(steps.shape)}; it should be bool{list(shape)}, True at the steps "
+            "that count"
+        )
+    return np.ascontiguousarray(steps.reshape(-1))
+
+
+def check_lengths(mask: Ragged, like: Ragged) -> None:
+    """Raises `InputError`, naming the first sequence, where a mask has other lengths than the inputs."""
+    if mask.levels != 1 or len(mask) != len(like):
+        raise InputError(f"mask is {mask}, and the inputs are {like}")
+    differ = np.flatnonzero(mask.lengths != like.lengths)
+    if len(differ):
+        first = int(differ[0])
+        raise InputError(
+            f"sequence {first} of mask has {mask.lengths[first]} steps, "
+            f"and that of the inputs {like.lengths[first]}"
+        )
+
+
+# ---- running until the end ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of each sequence, with their outputs end to end.
+
+    rows: the sequences.
+    taken: the number of steps before these.
+    lengths: the number of these steps.
+    outputs: their outputs.
+    """
+
+    rows: Array
+    taken: Array
+    lengths: Array
+    outputs: list[Array]
+
+
+def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Results]:
+    """The lengths of sequences that end early, and the results, with the outputs end to end.
+
+    net: of a step made by `ending` and `counting`, which `run` runs. ended: the place of its memory "done";
+    "taken" is the last one. An engine that does not look itself which sequences have ended runs some steps of
+    all at a time; those that have ended are then left out.
+    """
+    if run.ends_early:
+        results = run(replace(call, until=EarlyEnds(ended, beyond=not reads_tables(net))))
+        return results.final[-1], results
+    recur = next(node.recur for node in net.nodes if node.operation == "recur")
+    types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
+    rows, taken = np.arange(call.positions.rows), np.zeros(call.positions.rows, np.int64)
+    most = call.positions.lengths
+    memories, steps = call.initial, 0
+    final: list[Array] = []
+    pieces: list[Piece] = []
+    while not pieces or len(rows):
+        steps = next_piece(steps)
+        lengths = np.minimum(most[rows] - taken[rows], steps)
+        piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
+        results = run(piece)
+        final = final or [memory.copy() for memory in results.final]
+        for whole, memory in zip(final, results.final, strict=True):
+            whole[rows] = memory
+        used = results.final[-1] - taken[rows]
+        kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
+        pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in results.outputs]))
+        taken[rows] += used
+        left = ~results.final[ended] & (taken[rows] < most[rows])
+        memories, rows = [memory[left] for memory in results.final], rows[left]
+    return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
+
+
+def reads_tables(net: Net) -> bool:
+    """Whether a step indexes a parameter: after the end of a sequence its indices may be out of bounds."""
+    return any(node.operation == "gather" for node in all_nodes(net))
+
+
+def some_steps(
+    call: Call,
+    types: OperandsByKind,
+    reverse: bool,
+    rows: Array,
+    taken: Array,
+    lengths: Array,
+    memories: Sequence[Array | None],
+) -> Call:
+    """The call of the next steps of some sequences. types: of the net's inputs."""
+    where = call.positions
+    ahead = where.lengths[rows] - taken - lengths if reverse else taken
+    places, inner = within_steps(where.places(rows, ahead, lengths), where.inner)
+    sequences = [
+        np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
+        for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
+    ]
+    statics, others = list(call.statics), types.others[: len(call.statics)]
+    still, beside = of_rows(statics, others, Segments(where.rows, beside=where.beside), rows)
+    positions = Positions.end_to_end(offsets_of(lengths), inner, beside)
+    before = taken if call.step_offset is None else taken + call.step_offset[rows]
+    return Call(positions, sequences, memories, still, step_offset=before)
+
+
+def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
+    """The outputs of all pieces, sequence after sequence; with `last_only` only the last steps."""
+    offsets = offsets_of(lengths)
+    outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
+    for piece in pieces:
+        ahead = lengths[piece.rows] - piece.taken - piece.lengths if reverse else piece.taken
+        places = positions_of(offsets[piece.rows] + ahead, piece.lengths)
+        for output, part in zip(outputs, piece.outputs, strict=True):
+            output[places] = part
+    return [ends_of(output, offsets, reverse) for output in outputs] if last_only else outputs

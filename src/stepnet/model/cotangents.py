@@ -1,0 +1,258 @@
+"""`vjp`: results of layers and models, and what takes the cotangents of these to gradients.
+
+How the gradient is run says what is saved in between: `gradient_runs.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from stepnet.compiler.targets import Order, gradient_order
+from stepnet.compiler.values.arguments import flag, whole
+from stepnet.compiler.values.structure import leaves_as, named_leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.explain.gradients import explain_gradient
+from stepnet.model.batch import checked_array
+from stepnet.model.control import Controls
+from stepnet.model.gradient_explain import GradientExplanation, gradient_explanation
+from stepnet.model.gradient_runs import GradientRun
+from stepnet.model.gradient_strategy import gradient_run
+from stepnet.model.gradients import (
+    CallArguments,
+    GradientPrograms,
+    Gradients,
+    GradientSource,
+    HasGradient,
+    UncheckedCall,
+    source_of,
+    wanted_kinds,
+    wanted_places,
+)
+from stepnet.model.layers import Layer
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+def vjp(model: Layer | HasGradient) -> "Vjp":
+    """What runs a recurrence or a model and gives, besides its results, what takes their cotangents to
+    gradients.
+
+    Args:
+        model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+
+    Raises:
+        InputError: For what is none of these.
+        RefusedError: For a recurrence in int8, when it is run.
+
+    >>> import stepnet as sn
+    >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
+    >>> run = sn.vjp(rnn)
+    >>> (outputs, final), backward = run(np.array([[[1.0], [10.0]]]))
+    >>> final
+    array([[22.]])
+    >>> gradients = backward(None, np.ones((1, 1)))
+    >>> gradients.params, gradients.inputs.tolist(), gradients.initial
+    (array([11.]), [[[2.0], [2.0]]], array([[1.]]))
+
+    A graph gives its outputs alone, and so are the cotangents:
+
+    >>> graph = sn.Graph(lambda x, W: sn.reduce(rnn(x)[0], "mean") * W, np.array([3.0]))
+    >>> outputs, backward = sn.vjp(graph)(np.array([[[1.0], [10.0]]]))
+    >>> outputs
+    array([[36.]])
+    >>> gradients = backward(np.ones((1, 1)))
+    >>> gradients.params, gradients.inputs.tolist()
+    (array([12.]), [[[6.0], [3.0]]])
+    """
+    return Vjp(source_of(model))
+
+
+class Vjp:
+    """See `vjp`."""
+
+    def __init__(self, source: GradientSource) -> None:
+        self.source, self.programs = source, GradientPrograms()
+
+    def __call__(
+        self,
+        sequences: Any,
+        *,
+        params: Any = None,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        wrt: Any = None,
+        checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> "tuple[Any, Backward]":
+        """(outputs, final memories), and the function from their cotangents to `Gradients`. Of a graph
+        outputs alone.
+
+        params: other parameters than the model's own, in their structure. wrt: what gradients are wanted of,
+        some of "params", "inputs", "initial" and "statics"; all by default. A graph has no "initial". All
+        others are as in a call of the model.
+
+        The arguments are not copied: the backward pass reads them again, so they must not change before it.
+
+        checkpoint: what is kept for the gradients. None keeps what they read of every step. A number k keeps
+        the memories ahead of every k steps, and computes those k steps again when their gradients are made;
+        "sqrt" is the root of the most steps, about the k of least memory.
+
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
+        >>> _, backward = sn.vjp(rnn)(np.ones((1, 100, 1)), checkpoint="sqrt")
+        >>> backward(None, np.ones((1, 1))).params
+        array([100.])
+        """
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        arguments = self.source.read(
+            UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
+        )
+        places = arguments.wanted(kinds)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        made = run.forward(arguments.arrays, arguments.call, asked)
+        own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
+        finish = Backward(arguments, kinds, places, run, asked, own, saved)
+        return finish.results, finish
+
+    def explanation(
+        self,
+        wrt: Any = None,
+        *,
+        checkpoint: Checkpoint = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        engine: Asked = "auto",
+    ) -> GradientExplanation:
+        """The facts that `explain` writes, and the schedules of both halves."""
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        kept = checked_checkpoint(checkpoint)
+        if (rows is None) != (steps is None):
+            raise InputError("rows and steps go together: give both, or none")
+        if rows is not None and steps is not None:
+            rows = whole(rows, "rows is how many there are", 0)
+            steps = whole(steps, "steps is how many there are of each", 0)
+        program, places = self.source.blank()
+        wanted = wanted_places(program.net, places, kinds)
+        run = gradient_run(self.programs, program, program.net, wanted, kept)
+        return gradient_explanation(run, kinds, kept, asked, rows, steps)
+
+    def explain(
+        self,
+        wrt: Any = None,
+        *,
+        checkpoint: Checkpoint = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        engine: Asked = "auto",
+    ) -> str:
+        """What is saved, what both halves do and hold, and their plans, as text.
+
+        wrt, checkpoint, engine: those of a call. rows, steps: for a batch of so many sequences of so many
+        steps the flops and the memory too. Raises `InputError` before the inputs are known.
+
+        >>> import stepnet as sn
+        >>> rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
+        >>> _ = rnn(np.ones((1, 1, 3), "float32"))
+        >>> print(sn.vjp(rnn).explain(checkpoint="sqrt", rows=16, steps=100))
+        gradients of params, inputs, initial, statics
+          engine      llvm
+          checkpoint  memories ahead of every sqrt(steps) steps
+        ...
+        for 16 sequences of 100 steps
+          forward   627.2 kflop
+          backward  1.3 Mflop
+          memory    2.3 kB between them, ... at most
+        ...
+        """
+        facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
+        return explain_gradient(facts, gradient_order(engine))
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What takes the cotangents of one run's results to its gradients, as often as it is called."""
+
+    arguments: CallArguments
+    kinds: tuple[str, ...]
+    places: list[int]
+    run: GradientRun
+    engine: Order
+    made: list[Array]
+    saved: list[Array]
+
+    @property
+    def results(self) -> Any:
+        """What the run gives: the outputs and the last memories, or the outputs alone."""
+        return self.both if self.arguments.gives_final else self.both[0]
+
+    @property
+    def both(self) -> tuple[Any, Any]:
+        """The outputs and the last memories of the run."""
+        program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
+        outputs = list(map(self.arguments.batch.like_input, self.made, levels))
+        return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
+
+    def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
+        """The gradients for cotangents of the outputs and of the last memories, in their structures.
+
+        None, for all of them or for one, is zeros. Raises `InputError` for cotangents of another shape.
+        """
+        if final is not None and not self.arguments.gives_final:
+            raise InputError("a graph gives no last memories: only its outputs have cotangents")
+        pairs = zip(("outputs", "final"), (outputs, final), self.both, strict=True)
+        flat_cotangents = [
+            cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
+        ]
+        types = [self.arguments.net.type_of(number) for number in self.arguments.net.results]
+        arrays = [
+            (np.zeros_like(flat) if cotangent is None else cotangent.reshape(flat.shape)).astype(
+                type_.computed.dtype
+            )
+            for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
+            if type_.is_float
+        ]
+        results = self.run.backward(
+            self.arguments.arrays, arrays, self.saved, self.arguments.call, self.engine
+        )
+        return self.arguments.gradients(self.kinds, self.places, results)
+
+
+def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
+    """The cotangents of results, each as its flat values are; None for one that is not given."""
+    expected = list(named_leaves(like))
+    if value is None:
+        return [None] * len(expected)
+    parts = leaves_as(value, like)
+    if parts is None:
+        raise InputError(f"the cotangents of {what} are {skeleton(value)}; {what} are {skeleton(like)}")
+    arrays: list[Array | None] = []
+    for (name, right), leaf in zip(expected, parts, strict=True):
+        title = f"the cotangent of {what} {name}".strip()
+        if leaf is None:
+            arrays.append(None)
+            continue
+        if isinstance(right, Ragged) != isinstance(leaf, Ragged):
+            kind = "a Ragged" if isinstance(right, Ragged) else f"an array {list(right.shape)}"
+            raise InputError(f"{title} is a {type(leaf).__name__}; it should be {kind}, as the result is")
+        array = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, title)
+        values = right.values if isinstance(right, Ragged) else right
+        if array.shape != values.shape or (
+            isinstance(right, Ragged)
+            and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
+        ):
+            raise InputError(f"{title} is {shape_text(leaf)}; it should be {shape_text(right)}")
+        arrays.append(array)
+    return arrays
+
+
+def shape_text(value: Any) -> str:
+    """A Ragged, or the shape of an array."""
+    return str(value) if isinstance(value, Ragged) else str(list(value.shape))

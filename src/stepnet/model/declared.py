@@ -1,0 +1,212 @@
+"""A recurrence as declared, and a cache of its programs, one for each kind of inputs.
+
+    step, params, memory=64   --(inputs, statics)-->   traced step   -->   program
+
+Calls, streams, layers and outer steps get their programs here.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import read_only_copy
+from stepnet.compiler.plan.passes.narrow import check_narrow
+from stepnet.compiler.trace.step import Spec, Step, TracedStep, specs, trace_step
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
+from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.dtypes import promoted_float
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
+from stepnet.errors import InputError
+from stepnet.model.batch import Batch, Statics, initial_arrays
+from stepnet.model.control import MASKED, Control, Until
+from stepnet.model.program import StepProgram
+from stepnet.model.programs import Programs
+from stepnet.model.reading import Reading, call_of
+
+Array = np.ndarray
+MOST_UNROLLED = 64
+UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it with inputs="
+MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
+
+
+class Declared:
+    """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
+
+    precision: the precision that `quantize` chose; else None.
+    report: the report of `quantize`, if it made this recurrence; else None.
+    """
+
+    precision: Precision | None = None
+    report: Any = None
+
+    def __init__(
+        self,
+        step: Step,
+        params: Any = None,
+        *,
+        memory: Any,
+        inputs: Any = None,
+        statics: Any = None,
+        reverse: bool = False,
+        unroll: int = 1,
+        until: Until | None = None,
+    ) -> None:
+        function(step, "step is a function step(x, memory, params)")
+        if until is not None:
+            function(until, "until is a function until(output, memory)")
+        self.step = step
+        self.params = transform(parameter, params)
+        self.memory = specs(memory)
+        if not leaves(self.memory):
+            raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
+        self.reverse = flag(reverse, "reverse")
+        self.unroll = whole(
+            unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
+        )
+        self.until = until
+        self.programs = Programs[StepProgram]()
+        self.inputs, self.statics = specs(inputs), specs(statics)
+        if inputs is not None:
+            self.program_of(self.inputs, self.statics)
+
+    @property
+    def program(self) -> StepProgram:
+        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
+        return self.programs.known(UNKNOWN_INPUTS)
+
+    def as_declared(self, inputs: Any) -> Any:
+        """The inputs with their dicts in the declared order."""
+        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Reading[StepProgram]:
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        check_masked(masked)
+        batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
+        still = Statics.of(statics, batch.count)
+        program = self.program_for(batch, still)
+        running = self.under(Control(None if mask is None else masked, self.until), program)
+        memories = initial_arrays(initial, program.memory, batch.count)
+        memories += [None] * (running.memories - len(memories))
+        call = call_of(batch, memories, [still], last_only, mask, begun)
+        return Reading(batch, program, running, call, self.until is not None)
+
+    def under(self, control: Control, program: StepProgram) -> StepProgram:
+        """The program of the step with its control."""
+        if not control:
+            return program
+        if control.masked not in program.controlled:
+            traced = control.around(self.step, program.traced)
+            program.controlled[control.masked] = StepProgram(traced, self.reverse, self.unroll)
+        return program.controlled[control.masked]
+
+    def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
+        """The program for such inputs and statics; kept by dtypes, features and levels."""
+
+        def made() -> StepProgram:
+            check_inputs(self.inputs, batch.specs)
+            return self.program_of(batch.specs, statics.specs)
+
+        return self.programs.for_arrays((*batch.key, *statics.key), made)
+
+    def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
+        """The step traced for such inputs and statics."""
+        latest = self.programs.latest
+        check_inputs(self.inputs, inputs)
+        program = self.program_of(inputs, statics)
+        self.programs.latest = latest or program
+        return program.traced
+
+    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
+        """The program for inputs and statics with these `Spec`s."""
+        inputs = with_dtypes(inputs, leaves(self.params))
+        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
+
+        def made() -> StepProgram:
+            memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
+            with paused_collector():
+                traced = trace_step(self.step, inputs, memory, still, self.params)
+            program = StepProgram(replace(traced, precision=self.precision), self.reverse, self.unroll)
+            if self.precision is not None:
+                check_narrow(program.net)
+            return program
+
+        return self.programs.for_specs(key, made)
+
+
+def check_masked(masked: Any) -> None:
+    """Raises `InputError` unless `masked` is one of the known answers."""
+    choice(masked, MASKED_IS, MASKED)
+
+
+def parameter(value: Any) -> Any:
+    """A copy of a parameter as an array; raises `InputError` for a value that is not an array.
+
+    In a step it may be a parameter of that step, which is returned unchanged.
+    """
+    if isinstance(value, Traced) and value.is_constant:
+        return value
+    array = array_of(value, "a parameter")
+    dtype_name(array.dtype, "a parameter")
+    return read_only_copy(array)
+
+
+def same_parameters(params: Any, before: Any) -> Any:
+    """Copies of new parameters; raises `InputError` unless structure, shapes and dtypes stay."""
+    made = transform(parameter, arranged(params, before))
+    if skeleton(made) != skeleton(before):
+        raise InputError(
+            f"the parameters are {skeleton(made)}; those of the recurrence are {skeleton(before)}"
+        )
+    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise InputError(
+                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
+                f"that of the recurrence is {old.dtype}{list(old.shape)}"
+            )
+    return made
+
+
+def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
+    """Raises `InputError` for inputs (or another `kind` of values) whose features differ from the declared
+    ones.
+    """
+    if declared is None:
+        return
+    given = arranged(given, declared)
+    if skeleton(declared) != skeleton(given):
+        raise InputError(f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}")
+    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != array.shape:
+            what = f"{kind} {name}".strip()
+            raise InputError(
+                f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
+            )
+
+
+def with_dtypes(inputs: Any, params: list[Array]) -> Any:
+    """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
+    default = promoted_float(array.dtype for array in params)
+    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
+
+
+def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
+    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
+    dtype.
+    """
+    default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
+    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

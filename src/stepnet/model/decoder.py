@@ -1,0 +1,204 @@
+"""The writer of sequences: a recurrence, a function from symbols to inputs, and one from outputs to
+scores.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.values.arguments import LARGEST, array_of, function, is_integer, whole, whole_numbers
+from stepnet.compiler.values.dtypes import kind_of_dtype
+from stepnet.compiler.values.structure import leaves, transform
+from stepnet.errors import InputError
+from stepnet.model.compose import Bidirectional, Stack, recurrences
+from stepnet.model.feeds import Feed, feeder
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Front:
+    """Where sequences stand between two calls: the scores of their next symbols, their memory and statics.
+
+    begun: the number of steps of each sequence that were run.
+    """
+
+    scores: Array
+    state: Any
+    statics: Any
+    begun: Array
+
+
+def taken(structure: Any, rows: Array) -> Any:
+    """These rows of the arrays and Raggeds in a structure."""
+    return transform(
+        lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
+    )
+
+
+class Live:
+    """Sequences that are being written: a stream, and the rows of it that they are.
+
+    Rows of sequences that have ended stay in the stream until half of its rows have ended.
+    """
+
+    def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
+        self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
+        self.symbols = np.zeros(len(rows), np.int64)
+        self.statics, self.begun = taken(front.statics, rows), front.begun[rows]
+        state = taken(front.state, rows)
+        self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
+
+    def take(self, left: Array) -> "Live":
+        """The sequences that are left, by their indices among the present ones."""
+        if 2 * len(left) <= len(self.symbols):
+            return self.anew(left)
+        self.places = self.places[left]
+        return self
+
+    def anew(self, rows: Array) -> "Live":
+        """A new stream of these sequences, by their indices among the present ones. Indices may repeat."""
+        front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
+        return Live(self.writer, front, self.places[rows])
+
+    def reorder(self, rows: Array) -> None:
+        """Moves memories: each sequence goes on from the present one with this index. Statics stay."""
+        order = np.arange(len(self.symbols))
+        order[self.places] = self.places[rows]
+        self.stream.reorder(order)
+
+    def step(self, symbols: Array) -> Any:
+        """The output after one more symbol of each sequence."""
+        self.symbols[self.places] = symbols
+        output = self.stream.step(self.writer.feed(self.symbols))
+        self.steps += 1
+        return output if len(self.places) == len(self.symbols) else taken(output, self.places)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A recurrence, with the functions from symbols to inputs and from outputs to scores."""
+
+    layer: RNN | Stack
+    feed: Feed | Callable[[Array], Any]
+    scores: Callable[[Any], Any] | None
+    engine: Order
+
+    @classmethod
+    def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
+        """The writer for a recurrence; raises `InputError` for one that does not run forward."""
+        if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
+            raise InputError(
+                "symbols follow one another: no part of the recurrence may run from the last step"
+            )
+        if any(part.until is not None for part in recurrences(layer, "rnn")):
+            raise InputError("generated sequences end by stop=; make the recurrence without until=")
+        if scores is not None:
+            function(scores, "scores is a function of a step's output")
+        return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
+
+    def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
+        """The front after the start of each sequence."""
+        said = said_so_far(start)
+        sequences = self.inputs(said)
+        outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
+        scores = self.scored(outputs, len(said))
+        beyond = stops[stops >= scores.shape[1]]
+        if len(beyond):
+            raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
+        return Front(scores, state, statics, said.lengths)
+
+    def inputs(self, symbols: Ragged) -> Any:
+        """The input sequences for sequences of symbols."""
+        fed = self.feed(symbols.values)
+        return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
+
+    def scored(self, output: Any, rows: int) -> Array:
+        """The scores [rows, symbols] of an output; raises `InputError` where a row has no highest score."""
+        scores = self.unchecked_scores(output, rows)
+        check_highest(scores, scores.max(axis=1))
+        return scores
+
+    def unchecked_scores(self, output: Any, rows: int) -> Array:
+        """The scores [rows, symbols] of an output, not checked for NaN; raises `InputError` for another
+        shape.
+        """
+        given = output if self.scores is None else self.scores(output)
+        array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
+        if (
+            array.ndim != 2
+            or len(array) != rows
+            or not array.shape[1]
+            or kind_of_dtype(array.dtype) not in ("float", "integer")
+        ):
+            described = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
+            raise InputError(
+                f"scores are [rows, symbols], and the output is {described}; scores= makes them of it"
+            )
+        return array
+
+
+def check_highest(scores: Array, highest: Array) -> None:
+    """Raises `InputError` for rows of scores whose highest is not finite."""
+    if not np.isfinite(highest).all():
+        row = np.isfinite(highest).argmin()
+        raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
+
+
+def said_so_far(start: Any) -> Ragged:
+    """The start of each sequence as a Ragged of symbols, none of them empty."""
+    given = start if isinstance(start, Ragged) else array_of(start, "start")
+    values = given.values if isinstance(given, Ragged) else given
+    axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
+    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2):
+        described = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
+        raise InputError(
+            "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
+            f"[batch, time] of them, not {described}"
+        )
+    wrong = values[(values < 0) | (values > LARGEST)] if values.size else values
+    if wrong.size:
+        raise InputError(
+            f"start has the symbol {wrong.flat[0]}, and symbols are whole numbers from 0 to 2**63 - 1"
+        )
+    symbols = values.astype(np.int64)
+    if isinstance(given, Ragged):
+        said = given.with_values(symbols)
+    else:
+        said = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
+    empty = np.flatnonzero(said.lengths == 0)
+    if len(empty):
+        raise InputError(f"start has no symbol in sequence {empty[0]}; a first symbol says what may follow")
+    return said
+
+
+def checked_most(max_steps: Any) -> int:
+    """The largest number of steps; raises `InputError` where it is missing."""
+    if max_steps is None:
+        raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
+    return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
+
+
+def checked_stops(stop: Any) -> Array:
+    """The symbols that end a sequence."""
+    given = () if stop is None else stop
+    return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
+
+
+def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
+    """The symbols from a sampler as int64; raises `InputError` for other results."""
+    array = array_of(symbols, "what the sampler gave")
+    if array.shape != shape[:1] or array.dtype.kind not in "iu":
+        raise InputError(
+            f"a sampler gives {shape[0]} whole numbers, one per row, not {array.dtype}{list(array.shape)}"
+        )
+    wrong = np.flatnonzero((array < 0) | (array >= shape[1]))
+    if len(wrong):
+        raise InputError(f"the sampler gave symbol {array[wrong[0]]}, and there are {shape[1]}")
+    return array.astype(np.int64)

@@ -1,0 +1,155 @@
+"""Executables: calls that are prepared once, for later calls of the same form.
+
+    first call of a form    counted      second    prepared, run and kept      later    arrays set, and run
+
+A form is all that the preparation depends on: the positions of the sequences, the number of threads, which
+arrays are given. A form that occurs only once does not evict another one. An executable has workspaces of its
+own, so a call takes it out of the cache while it runs, and another thread prepares one for itself.
+
+Each program has its own executables; all those of the process together hold at most `MOST_BYTES`.
+"""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from stepnet.compiler.targets import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.compiler.targets.threads import threads
+
+Array = np.ndarray
+Form = tuple[Any, ...]
+Kind = TypeVar("Kind")
+MOST_BYTES = 128 * 2**20
+"""The most bytes of the workspaces of all executables that are kept."""
+MOST_FORMS = 64
+"""The most forms of a program for which there are executables."""
+MOST_COUNTED = 8
+"""The most forms of a program whose calls are counted. Their keys hold the positions of the sequences."""
+RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedDict()
+"""The forms of all programs, the latest last: their cache, and the bytes of an executable."""
+
+
+class Executables(Generic[Kind]):
+    """The executables of a program that no thread is using, by form.
+
+    idle: for each form, the executables; empty if all are in use, or if the form cannot be prepared.
+    counts: the number of calls of the latest forms for which nothing is prepared.
+
+    There is no lock: each change of a list or a dictionary is atomic.
+    """
+
+    def __init__(self) -> None:
+        self.idle: OrderedDict[Form, list[Kind]] = OrderedDict()
+        self.counts: OrderedDict[Form, int] = OrderedDict()
+
+    def take(self, form: Form) -> Kind | None:
+        """Removes and returns an executable of a form; None if there is none."""
+        try:
+            idle = self.idle.get(form)
+            return idle.pop() if idle else None
+        except IndexError:  # another thread has taken it since
+            return None
+
+    def put_back(self, form: Form, executable: Kind) -> None:
+        """Returns an executable to the cache, unless its form has been evicted since."""
+        idle = self.idle.get(form)
+        if idle is not None:
+            idle.append(executable)
+
+    def is_due(self, form: Form, calls: int = 2) -> bool:
+        """Counts a call of a form, and returns whether it is the one to be prepared, the `calls`th."""
+        if form in self.idle:
+            return False
+        count = self.counts.pop(form, 0) + 1
+        if count < calls:
+            put_latest(self.counts, form, count, MOST_COUNTED)
+            return False
+        put_latest(self.idle, form, [], MOST_FORMS)
+        return True
+
+    def keep(self, form: Form, executable: Kind, size: int) -> None:
+        """Keeps a new executable that holds `size` bytes, and evicts the oldest forms of all programs beyond
+        `MOST_BYTES`.
+        """
+        self.put_back(form, executable)
+        RECENT[id(self), form] = weakref.ref(self), size
+        held = sum(bytes_ for _, bytes_ in tuple(RECENT.values()))
+        while held > MOST_BYTES or len(RECENT) > MOST_FORMS**2:
+            (_, oldest), (owner, bytes_) = RECENT.popitem(last=False)
+            held -= bytes_
+            if (cache := owner()) is not None:
+                cache.idle.pop(oldest, None)
+
+
+def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
+    """Adds an entry, and removes the oldest ones beyond `most`."""
+    entries[form] = value
+    while len(entries) > most:
+        entries.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Rebindable:
+    """A prepared call, and its kernel, whose parameters are replaced before each call."""
+
+    bound: Bound
+    frozen: FrozenCall
+
+
+class Runs(Executables[Rebindable]):
+    """Runs a kernel with parameters that may be others at every call, as in training.
+
+    A call packs its parameters into the memory of an executable, and sets the addresses of its arrays.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
+        """The results of a call with these parameters."""
+        form = form_of(call)
+        prepared = None if form is None else self.take(form)
+        if form is None or (prepared is None and not self.is_due(form)):
+            return self.once(parameters, call)
+        if prepared is None:
+            return self.prepare(form, parameters, call)
+        try:
+            if prepared.bound.rebind(parameters):
+                return prepared.frozen.run(call.sequences, call.initial, call.statics)
+        finally:
+            self.put_back(form, prepared)
+        return self.once(parameters, call)
+
+    def once(self, parameters: Sequence[Array], call: Call) -> Results:
+        """The results of a call of which nothing is kept."""
+        bound = self.kernel.bind(parameters)
+        results = bound(call)
+        bound.release()
+        return results
+
+    def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
+        """The results of a call that is prepared for later calls of its form, where it can be."""
+        bound = self.kernel.bind(parameters)
+        frozen = bound.frozen(call)
+        if frozen is None or not bound.rebind(parameters):
+            return bound(call)
+        results = frozen.run(call.sequences, call.initial, call.statics)
+        size = frozen.bytes + sum(array.nbytes for array in parameters)
+        self.keep(form, Rebindable(bound, frozen), size)
+        return results
+
+
+def form_of(call: Call) -> Form | None:
+    """The form of a call; None for a call that is not prepared."""
+    positions = call.positions
+    if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
+        return None
+    if positions.key is None:
+        return None
+    zeros = tuple(array is None for array in call.initial)
+    return threads(), call.separate_outputs, zeros, positions.key

@@ -1,0 +1,147 @@
+"""Generation as a recurrence: a step whose input is the symbol that the step before chose.
+
+    symbol --feed--> x --layers--> scores --choose--> symbol        the memory of the new recurrence:
+                      memories -----------> memories                memories, symbol, step, ended
+
+All symbols are written by one call of a kernel, without Python between two symbols. After the stop symbol of
+a sequence its memories do not change, its last symbol is fed again, and its steps are not counted. So steps
+after the end repeat the last computation, and no index can leave its table.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Recur, with_inputs
+from stepnet.compiler.net.types import CONST, ROWS, Type
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.model.by_symbol import program_of
+from stepnet.model.control import chosen
+from stepnet.model.feeds import Feed
+from stepnet.model.one_step import one_step
+from stepnet.model.program import Program
+from stepnet.model.samplers import Sampling
+
+Array = np.ndarray
+
+OWN = {"symbol": "int64", "step": "int64", "ended": "bool", "unclear": "bool"}
+"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the
+sequence has ended, and whether it ended because no score was the highest.
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a symbol is chosen, and which symbols end a sequence.
+
+    symbols: the number of symbols.
+    stops: the symbols that end a sequence.
+    sampler: a `Sampling`; None for the highest score. Other samplers are Python functions, which a net cannot
+        call.
+    """
+
+    symbols: int
+    stops: tuple[int, ...]
+    sampler: Any = None
+
+    @property
+    def random(self) -> str:
+        """The dtype of the sequence that a call runs over: random numbers, or nothing that is read."""
+        return "bool" if self.sampler is None else "float64"
+
+    def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
+        """The symbol of each row, and whether its highest score is finite."""
+        highest = np.max(scores, axis=-1)
+        clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
+        if self.sampler is None:
+            return scores.argmax(axis=-1), clear
+        assert isinstance(self.sampler, Sampling)
+        return self.sampler.of_values(scores, random), clear
+
+    @property
+    def stopping(self) -> Array:
+        """Whether each symbol ends its sequence: a parameter, as other stops need no other machine code."""
+        return np.isin(np.arange(self.symbols), self.stops)
+
+
+def feedback(
+    plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice, known: Mapping[int, Array]
+) -> Program:
+    """The recurrence that writes symbols.
+
+    plans: of each layer, with one input and one output. params: their parameters, layer after layer. known:
+    for values of the first plan's net their rows for all symbols.
+
+    Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
+    Its memories are those of the layers, and `OWN`; its statics those of the layers.
+    """
+    builder = Builder()
+    tables = [("by symbol", table) for table in known.values()]
+    tables += [*(("table", table) for table in feed.tables), ("stopping", choice.stopping)]
+    inputs = Inputs.of(builder, plans, tables, choice.random)
+    symbol, step, ended, unclear = inputs.own
+    x = feed.of_values(symbol, *inputs.tables[len(known) : -1])
+    pairs = zip(known, inputs.tables, strict=False)
+    own = {number: builder.add("gather", table.number, symbol.number) for number, table in pairs}
+    before, after = list[Traced](), list[Traced]()
+    for plan, memories, statics, parameters in inputs.parts(plans):
+        operands = [value.number for value in (x, *memories, *statics, *parameters)]
+        output, *following = one_step(builder, plan, operands, step.number, own)
+        x, own = Traced(builder, output), {}
+        before += memories
+        after += [Traced(builder, number) for number in following]
+    scores = x.astype(x.type.computed.dtype)
+    new, clear = choice.of(scores, inputs.random)
+    ends = ended | ~clear | apply("gather", inputs.tables[-1], new)
+    after = chosen(~ends, [*after, new, step + 1], [*before, symbol, step])
+    results = [new, *after, ends, unclear | ~(clear | ended)]
+    body = with_inputs(builder, [value.number for value in inputs.order], [value.number for value in results])
+    return program_of(Recur(body, 1, len(results) - 1), [*params, *(table for _, table in tables)])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of the body, by kind; those of each layer apart, and `own` for `OWN`."""
+
+    random: Traced
+    memories: list[list[Traced]]
+    own: list[Traced]
+    statics: list[list[Traced]]
+    parameters: list[list[Traced]]
+    tables: list[Traced]
+
+    @classmethod
+    def of(
+        cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
+    ) -> "Inputs":
+        """New inputs of a body. tables: with their names. random: the dtype of the sequence."""
+
+        def new(type_: Type, name: str) -> Traced:
+            return Traced(builder, builder.input(type_, name))
+
+        def like(plan: Plan, places: tuple[int, ...]) -> list[Traced]:
+            nodes = [plan.net.nodes[plan.net.inputs[place]] for place in places]
+            return [new(node.type, node.name) for node in nodes]
+
+        return cls(
+            new(Type(ROWS, (), random), "random"),
+            [like(plan, plan.ends.memories) for plan in plans],
+            [new(Type(ROWS, (), dtype), name) for name, dtype in OWN.items()],
+            [like(plan, plan.ends.statics) for plan in plans],
+            [like(plan, plan.ends.parameters) for plan in plans],
+            [new(Type(CONST, table.shape, table.dtype.name), name) for name, table in tables],
+        )
+
+    def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
+        """Each plan with its memories, statics and parameters."""
+        return zip(plans, self.memories, self.statics, self.parameters, strict=True)
+
+    @property
+    def order(self) -> list[Traced]:
+        """All of them in the order of a recurrence's operands."""
+        layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
+        constants = [value for part in self.parameters for value in part]
+        return [self.random, *layers[0], *self.own, *layers[1], *constants, *self.tables]

@@ -1,0 +1,91 @@
+"""How symbols become the inputs of a step: rows of a table, one-hot vectors, or the symbols themselves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.trace.functions import one_hot
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import InputError
+from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.declared import with_dtypes
+from stepnet.model.recurrence import RNN
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The inputs of symbols.
+
+    size: how many symbols can be fed; None for any. table: the rows that they stand for, if there is one;
+    else they are one-hot vectors of a dtype, or, where `size` is None, integers of it.
+    """
+
+    size: int | None
+    dtype: str
+    table: Array | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """The features and dtype of an input."""
+        if self.table is not None:
+            return Spec(self.table.shape[1:], self.dtype)
+        return Spec(() if self.size is None else self.size, self.dtype)
+
+    @property
+    def tables(self) -> list[Array]:
+        """The table, if there is one."""
+        return [] if self.table is None else [self.table]
+
+    def __call__(self, symbols: Array) -> Array:
+        """The inputs [rows, features...] for symbols [rows]."""
+        if self.size is None:
+            return symbols.astype(self.dtype)
+        within(symbols, self.size)
+        return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
+
+    def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
+        """The same for a value of a step."""
+        if table is not None:
+            return apply("gather", table, symbol)
+        return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)
+
+
+def feeder(layer: RNN | Bidirectional | Stack, feed: Any) -> Feed | Callable[[Array], Any]:
+    """What makes inputs of symbols; a function is the caller's own."""
+    if callable(feed):
+        return cast("Callable[[Array], Any]", feed)
+    if feed is not None:
+        table = array_of(feed, "feed")
+        if table.ndim < 1 or table.dtype.name not in DTYPES:
+            raise InputError(
+                "feed is a function of symbols [rows], or a table [symbols, features] of numbers, not "
+                f"{shown(feed)}"
+            )
+        return Feed(len(table), table.dtype.name, table)
+    while not isinstance(layer, RNN):
+        layer = layer.layers[0]
+    spec = layer.inputs
+    if not isinstance(spec, Spec) or len(spec.shape) > 1:
+        raise InputError(
+            "it is not known how symbols become inputs: make the RNN with inputs=, a number of features, or "
+            "give feed="
+        )
+    if not spec.shape:
+        return Feed(None, spec.dtype or "int64")
+    return Feed(spec.shape[0], str(with_dtypes(spec, leaves(layer.params)).dtype))
+
+
+def within(symbols: Array, count: int) -> Array:
+    """The symbols; raises `InputError` for one that is not below `count`."""
+    beyond = symbols[symbols >= count]
+    if len(beyond):
+        raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")
+    return symbols

@@ -1,0 +1,265 @@
+"""One function from a model file to a model: the whole of what the file computes, or a refusal by name.
+
+.onnx, a program of Paddle           the whole graph
+.keras with an LSTM and no more      its recurrent layers, which are all that the model computes
+.keras with a Dense above the LSTM   refused: dense (Dense)
+a state dict                         refused: it holds weights and no architecture
+any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import all_nodes
+from stepnet.compiler.values.arguments import file_path
+from stepnet.errors import FileError, LayoutError, named
+from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
+from stepnet.files.choice import Choice, check_agrees
+from stepnet.files.formats import read
+from stepnet.files.model import Model, Module, bare
+from stepnet.files.paths import existing
+from stepnet.files.stacks import stacked
+from stepnet.files.verified import weights
+from stepnet.layout.options import option
+from stepnet.model.compose import Layer, Stack, recurrences
+from stepnet.model.graph.graph import Graph
+from stepnet.onnx import load as load_onnx
+from stepnet.paddle import load as load_paddle
+
+
+@dataclass(frozen=True)
+class FileModel:
+    """A model that was read from a file.
+
+    Attributes:
+        model: A `Graph`, or recurrent layers.
+        left_out: The names of the layers, operators and arrays of the file that the model lacks. Empty unless
+            only the recurrent layers were asked for.
+        notes: Further facts, by module: NaN in weights, and facts in the file that recurrent layers alone do
+            not express.
+        path: The file.
+    """
+
+    model: Graph | Layer
+    left_out: tuple[str, ...] = ()
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    path: str = ""
+
+
+def load(
+    path: str | Path, *, recurrent_only: bool = False, layout: str | None = None, module: str | None = None
+) -> Any:
+    """The model in a file, ready to run: everything that the file computes.
+
+    Args:
+        path: The file. `.onnx` files and programs of PaddlePaddle are read whole. Files of other kinds are
+            read if they specify that their model consists of recurrent layers alone.
+        recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
+            leave out everything else.
+        layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
+            it.
+        module: The name of the only recurrent layer to read; implies `recurrent_only`.
+
+    Returns:
+        A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`.
+
+    Raises:
+        FileError: For a file that cannot be read.
+        LayoutError: For a file with other layers, which are named, and for one that holds weights and no
+            architecture, unless `recurrent_only`.
+        ModelError: For operators that are not supported.
+
+    >>> load("model.onnx")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.onnx: there is no such file
+    """
+    return read_model(path, Choice(layout=layout, module=module), recurrent_only=recurrent_only).model
+
+
+def read_model(path: str | Path, choice: Choice | None = None, *, recurrent_only: bool = False) -> FileModel:
+    """The model in a file, with the names of what it lacks; see `load`.
+
+    choice: what the user states about recurrent layers. To choose modules implies `recurrent_only`.
+    """
+    file, stated = file_path(path, "model"), choice or Choice()
+    if recurrent_only or stated.module is not None or stated.order:
+        return recurrent_layers(file, stated)
+    graph = whole_graph(file)
+    if graph is None:
+        return only_recurrent(file, stated)
+    if stated != Choice():
+        raise LayoutError(
+            f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
+            f"say {option('recurrent only')} for them"
+        )
+    notes = notes_on_nan(graph)
+    return FileModel(graph, notes={"": notes} if notes else {}, path=str(file))
+
+
+def notes_on_nan(graph: Graph) -> tuple[str, ...]:
+    """A note on the weights and constants of a graph that hold NaN, if there are any."""
+    program, held = graph.program, list[str]()
+    places = program.net.inputs[len(program.net.inputs) - len(program.params) :]
+    for place, array in zip(places, program.params, strict=True):
+        if np.isnan(array).any():
+            held.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
+    for node in all_nodes(program.net):
+        if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
+            held.append(node.name or f"a constant {list(node.type.shape)}")
+    return (f"NaN is in {listed(held)}",) if held else ()
+
+
+def whole_graph(file: Path) -> Graph | None:
+    """The graph in a file of ONNX or PaddlePaddle; None for files of other kinds."""
+    if file.suffix.lower() == ".onnx":
+        return load_onnx(file)
+    if is_paddle_program(file):
+        return load_paddle(file)
+    if file.suffix == ".pdiparams":
+        raise FileError(
+            f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel"
+        )
+    return None
+
+
+def is_graph(file: Path) -> bool:
+    """Whether `whole_graph` reads files of this name."""
+    return file.suffix.lower() == ".onnx" or is_paddle_program(file)
+
+
+def is_paddle_program(file: Path) -> bool:
+    """Whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
+    return file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists())
+
+
+# ---- files whose only layers are recurrent -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LastOutput:
+    """A model function: the last output of layers, for each sequence."""
+
+    layer: Layer
+
+    @property
+    def __name__(self) -> str:
+        return "last_output"
+
+    def __call__(self, x: Any, params: Any) -> Any:
+        """The output at the end of each direction."""
+        return self.layer(x, last_only=True)[0]
+
+
+def only_recurrent(file: Path, choice: Choice) -> FileModel:
+    """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
+    model = read(file, choice.layout, choice.layouts)
+    if not model.unread(choice.drop) and model.modules:
+        check_sizes(model, choice.sizes)
+        check_whole(model)
+    selected = choice.checked_modules(model)
+    check_agrees(model, selected)
+    check_whole(model)
+    with named(str(file)):
+        check_alone(model, selected)
+        modules = stacked(selected, choice.stack)
+        check_stack(modules, file, choice.stack)
+        layer = layer_of(modules)
+    notes = {module.name: note for module in modules if (note := notes_on_infinities(module))}
+    if not modules[-1].last_only:
+        return FileModel(layer, notes=notes, path=str(file))
+    inputs = recurrences(layer, str(file))[0].inputs
+    return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
+
+
+def check_sizes(model: Model, stated: Mapping[str, int]) -> None:
+    """Raises `LayoutError` for a module with a known layout whose arrays do not fit it.
+
+    stated: the sizes that the user states.
+    """
+    for module in model.modules:
+        if len(module.layouts) == 1:
+            with named(": ".join(filter(None, (model.path, bare(module.name))))):
+                replace(module, sizes={**stated, **module.sizes}).solved_sizes()
+
+
+def check_whole(model: Model) -> None:
+    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
+    names = [
+        f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
+    ]
+    alone = f"say {option('recurrent only')} for {listed(names)} alone"
+    if model.unspecified:
+        others = f"; it also has {listed(model.rest)}" if model.rest else ""
+        raise LayoutError(
+            f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
+            f"recurrent layers{others}: {alone}, or give a file of ONNX, which specifies the whole model"
+        )
+    around = [name for name in model.layers if name not in model.neutral]
+    if around:
+        raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
+
+
+def check_alone(model: Model, modules: Sequence[Module]) -> None:
+    """Raises `LayoutError` for a use of recurrent layers in a model that layers in a row do not express."""
+    facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
+    first = modules[0]
+    if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
+        facts.append(f"{bare(first.name)}: it takes what {first.follows} computes")
+    if len(model.entrances) > 1:
+        facts.append(f"the model has {len(model.entrances)} inputs ({listed(model.entrances)})")
+    if facts:
+        raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
+
+
+def unexpressed(module: Module) -> list[str]:
+    """Facts about the use of a module that the layers of `layer_of` do not express."""
+    facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
+    if module.flipped:
+        facts.append("it returns its outputs last step first")
+    if module.returned:
+        facts.append("its final states are outputs of the model")
+    return facts
+
+
+def layer_of(modules: Sequence[Module]) -> Layer:
+    """Modules as layers, each of which takes the outputs of the one before it."""
+    check_merges(modules)
+    layers = [weights(module).layers() for module in modules]
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+# ---- the recurrent layers of any file ----------------------------------------------------------------------
+
+
+def recurrent_layers(file: Path, choice: Choice) -> FileModel:
+    """The recurrent layers of a file, and the names of everything that was left out."""
+    model = read(file, choice.layout, choice.layouts)
+    selected = choice.checked_modules(model)
+    check_agrees(model, selected)
+    if choice.module is None:
+        check_sizes(model, choice.sizes)
+    with named(str(file)):
+        modules = stacked(selected, choice.stack)
+        if choice.module is None:
+            check_stack(modules, file, choice.stack)
+        layer = layer_of(modules)
+    account = Account.of(model, selected, None)
+    notes = {module.name: tuple(some) for module in modules if (some := left_notes(module))}
+    return FileModel(layer, (*account.layers, *account.left), notes, str(file))
+
+
+def left_notes(module: Module) -> list[str]:
+    """Notes on what a module does in its model and layers alone do not do."""
+    facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
+    facts += notes_on_infinities(module)
+    if module.flipped:
+        facts.append("its model takes its outputs last step first; here they are in the order of the steps")
+    if module.last_only:
+        facts.append("its model takes only its last output; here it has an output at every step")
+    if module.returned:
+        facts.append("its final states are outputs of the model, which are left out")
+    return facts

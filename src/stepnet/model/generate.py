@@ -1,0 +1,158 @@
+"""Sequences written by a recurrence: each output becomes the next input, until a stop symbol or a limit.
+
+A recurrence over symbols gives a score for each symbol that may come next. `generate` takes one of them, and
+`beam_search` (in `beams`) keeps the best few sequences. Symbols are whole numbers from 0. `feed` turns
+symbols into inputs, and `scores` turns the outputs of the step into scores [rows, symbols] where they are not
+scores already.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.arguments import function, whole
+from stepnet.model.compose import Stack
+from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
+from stepnet.model.masks import MOST_SEED, SEED, identified, numbers_at
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+Sampler = Callable[[Array, Array], Any]
+Written = list[tuple[Array, Array]]
+"""The rows of symbols and these symbols, in the order in which they were written."""
+
+
+def generate(
+    rnn: RNN | Stack,
+    start: Any,
+    *,
+    max_steps: int | None = None,
+    stop: int | Sequence[int] | None = None,
+    sampler: Sampler | None = None,
+    initial: Any = None,
+    statics: Any = None,
+    feed: Any = None,
+    scores: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+    identities: Any = None,
+    engine: Asked = "auto",
+) -> Ragged:
+    """The symbols that a recurrence generates after the start of each sequence.
+
+    At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
+    sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
+
+    Args:
+        rnn: A recurrence over symbols, or a `Stack` of them.
+        start: One symbol per sequence, [batch]; or the first symbols of each sequence, a `Ragged` or an array
+            [batch, time]. They are read first and are not part of the result.
+        max_steps: The largest number of symbols of a sequence; required.
+        stop: A symbol, or several, that end a sequence.
+        sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]. Without it the symbol with
+            the highest score is chosen, the lowest such symbol where several are equal. `sampling` makes
+            samplers. `random` are numbers in [0, 1) that depend only on `seed`, the sequence and its step.
+        initial: The memory before the start, as for `RNN.__call__`.
+        statics: As for `RNN.__call__`.
+        feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
+            Without it a recurrence made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()`
+            the symbols themselves.
+        scores: A function from outputs to scores [rows, symbols], such as a dense layer.
+        seed: The seed of the random numbers.
+        identities: Whole numbers [batch] that name the sequences, their places by default. A sequence with
+            the same number is the same in any batch.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        A `Ragged` of int64: the new symbols of each sequence. The last one is the stop symbol, unless
+        `max_steps` ended the sequence.
+
+    Raises:
+        InputError: Without `max_steps`, for a recurrence with `reverse=True` or `until`, and for arguments
+            that do not fit.
+
+    >>> import stepnet as sn
+    >>> follows = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], "float32")
+    >>> rnn = sn.RNN(lambda x, h, p: (x @ p, h), follows, memory=1, inputs=4)
+    >>> generate(rnn, [0, 2, 3], stop=3, max_steps=4).to_list()
+    [array([1, 2, 3]), array([3]), array([0, 1, 2, 3])]
+    """
+    most, stops = checked_most(max_steps), checked_stops(stop)
+    if sampler is not None:
+        function(sampler, "sampler is a function sampler(scores, random)")
+    whole(seed, SEED, 0, MOST_SEED)
+    writer = Writer.of(rnn, feed, scores, engine)
+    front = writer.begin(start, initial, statics, stops)
+    count = len(front.scores)
+    names = identified(identities, count)
+
+    def draw(rows: Array, steps: Array) -> Array:
+        return numbers_at(seed, names[rows], steps)
+
+    chooser = Chooser(sampler, draw)
+    first = chooser.symbols(front.scores, np.arange(count), 0)
+    rows = np.flatnonzero(~np.isin(first, stops))
+    written: Written = [(np.arange(count), first)]
+    if len(rows) and most > 1:
+        call = writer, front, chooser, stops, most - 1, first[rows], rows
+        rest = in_machine_code(*call)
+        written += stepped(*call) if rest is None else rest
+    of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
+    return Ragged(values[np.argsort(of, kind="stable")], (offsets_of(np.bincount(of, minlength=count)),))
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """How a symbol is chosen from scores. draw: random numbers for rows and steps."""
+
+    sampler: Sampler | None
+    draw: Callable[[Array, Array], Array]
+
+    @property
+    def drawn(self) -> Callable[[Array, Array], Array] | None:
+        """`draw`; None where no number is read."""
+        return None if self.sampler is None else self.draw
+
+    def symbols(self, scores: Array, rows: Array, step: int) -> Array:
+        """The symbols of rows at a step."""
+        if self.sampler is None:
+            return scores.argmax(axis=-1)
+        random = self.draw(rows, np.full(len(rows), step))
+        return checked_symbols(self.sampler(scores, random), scores.shape)
+
+
+def in_machine_code(
+    writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
+) -> Written | None:
+    """At most `most` symbols behind the first ones, of these rows; None where it takes steps one by one."""
+    # What makes the net of a step with its feedback: few processes generate anything.
+    from stepnet.model.compiled_generation import Wired, write
+    from stepnet.model.feedback import Choice
+
+    choice = Choice(front.scores.shape[1], tuple(np.unique(stops).tolist()), chooser.sampler)
+    wired = Wired.of(writer, front, choice)
+    if isinstance(wired, str):
+        return None
+    return write(wired, front, symbols, rows, most, chooser.drawn)
+
+
+def stepped(
+    writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
+) -> Written:
+    """The same step by step: with Python between two steps."""
+    written, live = Written(), Live(writer, front, rows)
+    for step in range(1, most + 1):
+        scores = writer.scored(live.step(symbols), len(rows))
+        symbols = chooser.symbols(scores, rows, step)
+        written.append((rows, symbols))
+        left = np.flatnonzero(~np.isin(symbols, stops))
+        rows, symbols = rows[left], symbols[left]
+        if not len(rows):
+            break
+        if step < most:
+            live = live.take(left)
+    return written

@@ -1,0 +1,310 @@
+"""The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
+
+`explain/gradients.py` makes an explanation of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order
+from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
+from stepnet.explain.facts import choice, source
+from stepnet.model.checkpoint import InPieces
+from stepnet.model.gradient_runs import GradientRun, Halved
+from stepnet.model.in_sections import AtOnce, Sectioned, SectionRun
+from stepnet.model.pieces import Checkpoint, piece_size
+
+FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One value that is saved for the backward half: its description, type, extent, and bytes per entry."""
+
+    name: str
+    element: str
+    extent: Extent
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Half:
+    """One net that runs in a gradient, forward or backward.
+
+    name: FORWARD, AGAIN or BACKWARD.
+    costs: those of one step, also where the schedule runs blocks of steps.
+    section: its number, from 1, in a gradient that runs in several sections.
+    blocks: the number of steps that one step of the schedule does.
+    """
+
+    name: str
+    schedule: Schedule
+    costs: Costs
+    section: int | None = None
+    blocks: int = 1
+
+    @property
+    def title(self) -> str:
+        """Its name, with the section."""
+        name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
+        return name if self.section is None else f"section {self.section}, {name}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes that are held beyond arguments and results.
+
+    kept: between forward and backward pass.
+    most: additional bytes at the peak of the backward pass.
+    ahead: with checkpoint, the initial memories per sequence and piece.
+    piece: with checkpoint, the bytes of one piece at a time.
+    """
+
+    kept: Held
+    most: Held
+    ahead: int = 0
+    piece: Held | None = None
+
+    def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
+        """The bytes between forward and backward, of sequences of one length."""
+        count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
+        return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
+
+    def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
+        """The most bytes."""
+        size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
+        piece = total(self.piece or {}, rows, size)
+        return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A batch of so many sequences of so many steps: its flops forward and backward, and what it holds."""
+
+    rows: int
+    steps: int
+    forward: int
+    backward: int
+    between: int
+    most: int
+
+
+@dataclass(frozen=True)
+class GradientExplanation:
+    """The facts about a gradient.
+
+    kinds: the arguments that have gradients.
+    saved: the values that the backward half reads of the forward one; with checkpoint, those of one piece.
+    sizes: the costs of a batch, if one was asked for.
+    blocks: how many steps each recurrence runs at a time, and the reason where that is one.
+    """
+
+    kinds: tuple[str, ...]
+    checkpoint: Checkpoint
+    engine: str | None
+    saved: tuple[Saved, ...]
+    halves: tuple[Half, ...]
+    memory: Memory
+    sizes: Sizes | None
+    blocks: tuple[str, ...] = ()
+
+    def costs_of(self, *names: str) -> Costs:
+        """The costs of the halves with these names, by extent."""
+        return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
+
+
+def gradient_explanation(
+    run: GradientRun,
+    kinds: tuple[str, ...],
+    checkpoint: Checkpoint,
+    engine: Order,
+    rows: int | None = None,
+    steps: int | None = None,
+) -> GradientExplanation:
+    """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
+    assert isinstance(run, Sectioned | Halved)
+    facts = of_sections(run) if isinstance(run, Sectioned) else of_halves(run)
+    chosen = choice(facts.halves[0].schedule, engine)[0] if facts.halves else None
+    made = GradientExplanation(
+        kinds, checkpoint, chosen, facts.saved, facts.halves, facts.memory, None, blocks_of(run)
+    )
+    if rows is None or steps is None:
+        return made
+    forward, backward = (
+        total({extent: cost.flops for extent, cost in made.costs_of(*names).items()}, rows, steps)
+        for names in ((FORWARD,), (AGAIN, BACKWARD))
+    )
+    memory = facts.memory
+    between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
+    sizes = Sizes(rows, steps, forward, backward, between, most)
+    return replace(made, sizes=sizes)
+
+
+def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
+    """The number of steps that each recurrence runs at a time, with the reason where that is one."""
+    if isinstance(run, Sectioned) and run.checkpoint is not None:
+        return ("1 step: a gradient with checkpoint= runs step by step",)
+    return run.blocks
+
+
+# ---- the facts of a section --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SectionFacts:
+    """The values that a section saves, its halves, and the memory that it holds."""
+
+    saved: tuple[Saved, ...]
+    halves: tuple[Half, ...]
+    memory: Memory
+
+
+def of_sections(run: Sectioned) -> SectionFacts:
+    """The facts of all sections together.
+
+    With checkpoint, sections in pieces follow one another: memory for one piece of the largest is enough.
+    """
+    parts = [of_section(part) for part in run.sections]
+    numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
+    halves = [
+        replace(half, section=number)
+        for number, part in zip(numbers, parts, strict=True)
+        for half in part.halves
+    ]
+    saved = [value for part in parts for value in part.saved]
+    crossing = bytes_of(run.net.type_of(number) for number in run.others)
+    kept, most = crossing, crossing  # a value that goes from one section to another has a cotangent too
+    ahead, piece, once = 0, dict[Extent, int](), dict[Extent, int]()
+    for section, memory in zip(run.sections, (part.memory for part in parts), strict=True):
+        if memory.piece is not None:
+            ahead += memory.ahead
+            piece = max(piece, memory.piece, key=lambda sizes: sizes.get(STEPS, 0))
+            once = max(once, memory.most, key=lambda sizes: sizes.get(CONST, 0))
+        elif run.checkpoint is None or not isinstance(section, AtOnce):
+            kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
+    most = sum_of(most, {extent: count for extent, count in once.items() if extent in (CONST, ROWS)})
+    pieces = (0, None) if run.checkpoint is None else (ahead, piece)
+    return SectionFacts(tuple(saved), tuple(halves), Memory(kept, most, *pieces))
+
+
+def of_section(part: SectionRun) -> SectionFacts:
+    """The facts of one section, by the way in which it runs."""
+    from stepnet.model.in_blocks import InBlocks  # late: not everybody trains
+
+    match part:
+        case AtOnce():
+            return of_halves(part.halved)
+        case InBlocks():
+            return per_step(of_halves(part.by_blocks), part.size)
+        case InPieces():
+            return of_pieces(part)
+        case _:
+            raise AssertionError(f"no facts are known of {type(part).__name__}")
+
+
+def of_halves(run: Halved) -> SectionFacts:
+    """The facts of a gradient in two halves."""
+    first, second = run.first.schedule, run.second.schedule
+    halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
+    values = [run.first.net.results[place] for place in run.saved]
+    extra = {place for place in run.saved if place >= run.own}
+    kept = bytes_of(run.first.net.type_of(run.first.net.results[place]) for place in extra)
+    return SectionFacts(tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second)))
+
+
+def of_pieces(part: InPieces) -> SectionFacts:
+    """The facts of a section that runs in pieces. `memory.most`: the results of a backward half."""
+    net, backward, again = part.section.net, part.backward, part.again
+    programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
+    halves = (
+        Half(name, program.schedule, costs(program.schedule))
+        for name, program in programs.items()
+        if program is not None
+    )
+    read = () if again is None else saved_values(again.net, [again.net.results[at] for at in part.saved])
+    memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
+    memory = Memory({}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part))
+    return SectionFacts(tuple(read), tuple(halves), memory)
+
+
+def piece_bytes(part: InPieces) -> dict[Extent, int]:
+    """The bytes held of each step of a piece: copies of what is read and given, what is saved, and what the
+    backward half holds and gives.
+    """
+    net, backward = part.section.net, part.backward
+    read = [net.type_of(number) for number in net.inputs]
+    again = [] if part.again is None else types_of(part.again.net)
+    types = [*read, *types_of(net), *again, *types_of(backward.net)]
+    every = sum_of(bytes_of(types), held(backward.schedule))
+    return {extent: count for extent, count in every.items() if len(extent) > 1}
+
+
+def per_step(facts: SectionFacts, size: int) -> SectionFacts:
+    """The facts of one step, from those of a schedule whose steps are blocks of `size` steps."""
+    saved = tuple(
+        replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
+        if value.extent == STEPS
+        else value
+        for value in facts.saved
+    )
+    halves = tuple(replace(half, costs=divided_costs(half.costs, size), blocks=size) for half in facts.halves)
+    memory = Memory(divided(facts.memory.kept, size), divided(facts.memory.most, size))
+    return SectionFacts(saved, halves, memory)
+
+
+def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
+    """Costs with those of blocks of `size` steps divided among the steps."""
+    return {
+        extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
+        if extent == STEPS
+        else cost
+        for extent, cost in costs.items()
+    }
+
+
+def divided(each: Held, size: int) -> dict[Extent, int]:
+    """Bytes with those of blocks of `size` steps divided among the steps."""
+    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
+
+
+def max_of(first: Held, second: Held) -> dict[Extent, int]:
+    """The larger of two amounts, extent by extent."""
+    return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
+
+
+def types_of(net: Net) -> list[Type]:
+    """The types of the results of a net."""
+    return [net.type_of(number) for number in net.results]
+
+
+def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[Saved]:
+    """The values of a net that are saved, by what they are in the step."""
+    for number in numbers:
+        type_ = net.type_of(number)
+        yield Saved(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
+
+
+def described(net: Net, number: int) -> str:
+    """A value in words: the operation that makes it, in the step of its recurrence."""
+    node = net.nodes[number]
+    if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
+        body = net.nodes[node.inputs[0]].recur.body
+        of: int = node.attributes["of"]
+        net, number = body, body.results[of]
+    origin = net.nodes[source(net, number)]
+    what = origin.name or origin.operation
+    return what if source(net, number) == number else f"part of {what}"
+
+
+def total(each: Held, rows: int, steps: int) -> int:
+    """The bytes or flops of a batch, those of deeper sequences left out."""
+    counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
+    return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
+
+
+def pieces_of(checkpoint: "int | str", steps: int) -> int:
+    """The number of pieces that so many steps are run in."""
+    return -(-steps // piece_size(checkpoint, steps))

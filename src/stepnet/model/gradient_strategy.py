@@ -1,0 +1,31 @@
+"""The ways to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepnet.compiler.net.ir import Net
+from stepnet.model.checkpoint import checkpointed
+from stepnet.model.gradient_runs import GradientRun
+from stepnet.model.gradients import GradientPrograms
+from stepnet.model.pieces import Checkpoint
+
+
+def gradient_run(
+    programs: GradientPrograms,
+    key: Any,
+    net: Net,
+    wanted: Sequence[int],
+    checkpoint: Checkpoint,
+) -> GradientRun:
+    """The object that runs the gradient of a net with respect to the inputs at these positions.
+
+    programs, key: where it is kept, and by what the net is known there.
+    """
+    key = key, tuple(wanted)
+    if checkpoint is not None:
+        made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
+        return replace(made, checkpoint=checkpoint)
+    from stepnet.model.in_blocks import trained  # late: not everybody trains
+
+    return programs.get((*key, "at once"), lambda: trained(net, wanted))

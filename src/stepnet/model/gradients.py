@@ -1,0 +1,314 @@
+"""The arguments of a call whose gradient is taken, checked, and its gradients in the same structures.
+
+    sequences, params, statics ...  --GradientSource-->  arrays of the inputs of a net
+    gradients of these inputs       --CallArguments-->   `Gradients`
+
+Layers and whole models are sources. The code behind them (runs, losses and texts) deals only with nets.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from stepnet.compiler.net.ends import Ends
+from stepnet.compiler.net.interpret import within_steps
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import is_static_extent
+from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.values.arguments import choice
+from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.errors import InputError
+from stepnet.model.batch import Batch
+from stepnet.model.blank import blank_program
+from stepnet.model.compose import Bidirectional, Stack, ends_early
+from stepnet.model.control import Controls, run_until
+from stepnet.model.declared import same_parameters
+from stepnet.model.layers import Layer, LayerPrograms
+from stepnet.model.program import Program
+from stepnet.model.programs import keep
+from stepnet.model.reading import Reading
+from stepnet.model.recurrence import RNN
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+KINDS = ("params", "inputs", "initial", "statics")
+Places = Mapping[str, tuple[int, ...]]
+"""The places of a net's inputs by kind; those of a mask and of constants have none."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients in the structures of what they are of; None for what was not asked for, and for integers.
+
+    params: of an `RNN` or a `Graph` as its parameters are, of a `Stack` a tuple with one entry per layer, of
+    a `Bidirectional` {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
+    """
+
+    params: Any = None
+    inputs: Any = None
+    initial: Any = None
+    statics: Any = None
+
+
+def parameters_of(layer: Layer) -> Any:
+    """The parameters of a layer: an RNN's own, or those of each part."""
+    if isinstance(layer, RNN):
+        return layer.params
+    return layer.together([parameters_of(part) for part in layer.layers])
+
+
+def by_parts(layer: Layer, value: Any, what: str) -> Any:
+    """What belongs to the parts of a layer, in the order they run."""
+    if isinstance(layer, RNN):
+        return value
+    pairs = zip(layer.layers, layer.by_part(value, what), strict=True)
+    return layer.together([by_parts(part, one, what) for part, one in pairs])
+
+
+def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """What gradients are asked for, in the order of `kinds`, those that there are; None stands for all.
+
+    Raises `InputError` for anything else.
+    """
+    if wrt is None:
+        return kinds
+    several = isinstance(wrt, Iterable) and not isinstance(wrt, str)
+    names: list[Any] = [*cast("Iterable[Any]", wrt)] if several else [wrt]
+    for name in names:
+        choice(name, f"wrt is some of {', '.join(map(repr, kinds))}", kinds)
+    return tuple(kind for kind in kinds if kind in names)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The sequences of a recurrence with `until=`, cut to the steps that it takes: a gradient is of these.
+
+    batch: as they were. places: where those steps lie in it, level by level. mask: cut too.
+    """
+
+    batch: Batch
+    sequences: Any
+    places: list[Array]
+    mask: Any
+
+    @classmethod
+    def of(
+        cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Any, engine: Order
+    ) -> "Cut":
+        """The steps that a call takes, by running it."""
+        reading = rnn.read(sequences, initial, statics, lengths, **control)
+        call, net, batch = reading.call, reading.running.net, reading.batch
+        ended = len(leaves(reading.program.memory))
+        used, _ = run_until(reading.running.bound(engine), call, net, ended)
+        where = call.positions
+        ahead = where.lengths - used if rnn.reverse else np.zeros_like(used)
+        places, inner = within_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
+        offsets = (offsets_of(used), *inner)
+        arrays = zip(batch.arrays, batch.levels, strict=True)
+        cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]
+        mask = None
+        if control["mask"] is not None:
+            mask = Ragged(call.sequences[len(cut)][places[0]], offsets[:1])
+        return cls(batch, rebuild(batch.structure, cut), places, mask)
+
+    def whole(self, array: Array, levels: int) -> Any:
+        """The values per step in the form of the caller's sequences, with zeros at the steps that were not
+        taken.
+        """
+        level = self.batch.levels.index(levels)
+        whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
+        whole[self.places[levels - 1]] = array
+        return self.batch.like_input(whole, levels)
+
+
+class UncheckedCall(NamedTuple):
+    """The arguments of a call before the checks. See `Vjp.__call__`."""
+
+    sequences: Any
+    params: Any
+    initial: Any
+    statics: Any
+    lengths: Any
+    last_only: bool
+    control: Controls
+    engine: Order
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The arguments of a call, checked.
+
+    arrays: those of the net's inputs. places, structures: by kind where they are among these inputs, and the
+    structures in which the caller has them. gives_final: whether a call gives last memories besides outputs.
+    """
+
+    reading: Reading[Program]
+    arrays: list[Array | None]
+    places: Places
+    structures: Mapping[str, Any]
+    gives_final: bool
+    cut: Cut | None = None
+
+    @property
+    def net(self) -> Net:
+        """The net that is run."""
+        return self.reading.program.net
+
+    @property
+    def call(self) -> Call:
+        """Where the sequences lie."""
+        return self.reading.call
+
+    @property
+    def batch(self) -> Batch:
+        """The sequences of the call."""
+        return self.reading.batch
+
+    def wanted(self, kinds: Sequence[str]) -> list[int]:
+        """The places of the inputs whose gradients are asked for, those that have one."""
+        return wanted_places(self.net, self.places, kinds)
+
+    def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
+        """Gradients in the structures of what they are of."""
+        made = {place: self.answered(place, array) for place, array in zip(places, arrays, strict=True)}
+        by_kind = {kind: [made.get(place) for place in self.places[kind]] for kind in kinds}
+        return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
+
+    def answered(self, place: int, array: Array) -> Any:
+        """The gradient of an input in the form of the caller's argument."""
+        extent = self.net.type_of(self.net.inputs[place]).extent
+        if is_static_extent(extent):
+            return Ragged(array, (self.call.positions.beside[extent[-1]],))
+        levels = max(0, len(extent) - 1)
+        if self.cut is not None and levels:
+            return self.cut.whole(array, levels)
+        return self.batch.like_input(array, levels)
+
+
+def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
+    """The places of the inputs of these kinds that have a gradient."""
+    types = [net.type_of(number) for number in net.inputs]
+    return [place for kind in kinds for place in places[kind] if types[place].is_float]
+
+
+def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
+    """The arrays of a call and parameters in the order of a net's inputs."""
+    values = (*call.sequences, *call.initial, *call.statics, *params)
+    places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+    by_place = dict(zip(places, values, strict=True))
+    return [by_place[place] for place in range(len(by_place))]
+
+
+# ---- what gradients are of ---------------------------------------------------------------------------------
+
+
+class GradientSource(Protocol):
+    """A layer or model whose gradient is taken: it converts the arguments of a call to arrays for a net's
+    inputs.
+    """
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of arguments that it has."""
+        ...
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the number of steps is known only after a run."""
+        ...
+
+    def read(self, call: UncheckedCall) -> CallArguments:
+        """The arguments of a call; raises `InputError` for those that do not fit."""
+        ...
+
+    def blank(self) -> tuple[Program, Places]:
+        """The program for the latest kind of inputs, and where these are; raises `InputError` before any."""
+        ...
+
+
+@runtime_checkable
+class HasGradient(Protocol):
+    """A value that is no layer and has a gradient, as a `Graph`."""
+
+    def gradient_source(self) -> GradientSource:
+        """What `vjp` and `value_and_grad` run; raises `InputError` where it has no gradient after all."""
+        ...
+
+
+def source_of(model: Any) -> GradientSource:
+    """What gradients of a layer or a model are of.
+
+    Raises `InputError` for anything else, and for layers above one that may end early.
+    """
+    if isinstance(model, HasGradient):
+        return model.gradient_source()
+    if not isinstance(model, RNN | Stack | Bidirectional):
+        kind = type(model).__name__
+        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
+    if not isinstance(model, RNN) and ends_early(model):
+        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
+    return LayerSource(model)
+
+
+class LayerSource:
+    """A layer as what gradients are of."""
+
+    kinds = KINDS
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.programs = layer, LayerPrograms(layer)
+
+    @property
+    def ends_early(self) -> bool:
+        """See `GradientSource`."""
+        return isinstance(self.layer, RNN) and self.layer.until is not None
+
+    def read(self, call: UncheckedCall) -> CallArguments:
+        """See `GradientSource`."""
+        sequences, params, initial, statics, lengths, last_only, control, engine = call
+        options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
+        cut = None
+        if isinstance(self.layer, RNN) and self.ends_early:
+            cut = Cut.of(self.layer, sequences, initial, statics, lengths, options, engine)
+            sequences, lengths = cut.sequences, None
+            options |= {"mask": cut.mask, "time_major": False}
+        reading = self.programs.read(sequences, initial, statics, lengths, last_only, **options)
+        own, program = parameters_of(self.layer), reading.program
+        held = own if params is None else same_parameters(params, own)
+        structures = {
+            "params": held,
+            "inputs": reading.batch.structure,
+            "initial": program.memory,
+            "statics": by_parts(self.layer, statics, "statics"),
+        }
+        arrays = arrays_of(program.ends, reading.call, leaves(held))
+        places = self.places(program, len(reading.batch.arrays))
+        return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
+
+    def blank(self) -> tuple[Program, Places]:
+        """See `GradientSource`."""
+        program = blank_program(self.programs)
+        return program, self.places(program, len(program.ends.sequences))
+
+    def places(self, program: Program, count: int) -> Places:
+        """The places of inputs by kind. count: of sequences that the caller has; a mask is behind them."""
+        ends = program.ends
+        kinds = (ends.parameters, ends.sequences[:count], ends.memories, ends.statics)
+        return dict(zip(KINDS, kinds, strict=True))
+
+
+class GradientPrograms:
+    """A cache of programs for the gradients of one layer."""
+
+    def __init__(self) -> None:
+        self.kept = OrderedDict[Any, Any]()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The program for a key, made at first use."""
+        if key not in self.kept:
+            keep(self.kept, key, make())
+        return self.kept[key]

@@ -1,0 +1,175 @@
+"""The inputs of a model of arrays, and the kinds of their axes: sequences, steps or features.
+
+    x [3, ?, 8]    -->    x [time, batch, 8], because a GRU reads x in this layout
+
+A model rarely states the kinds of its axes, so the usual ones are tried until all operators fit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import shown
+from stepnet.errors import InputError, ModelError
+from stepnet.importers.axes import FEATURE, LETTERS, AxesError, axes_of
+from stepnet.importers.placed import LENGTHS, Placed
+from stepnet.model.graph.graph import Graph
+
+MOST_WAYS = 200
+"""The largest number of combinations of axes that are tried."""
+USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
+"""The axes that are tried for inputs of at most two axes; see `usual` for inputs of more."""
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input of a model.
+
+    name: its name.
+    axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
+    features: the sizes of its features.
+    dtype: its dtype.
+    stated: the numbers of sequences and steps, as far as the file states them.
+    """
+
+    name: str
+    axes: str
+    features: tuple[int, ...]
+    dtype: str
+    stated: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it has a value per step."""
+        return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
+
+    @property
+    def is_lengths(self) -> bool:
+        """Whether it is the lengths of the sequences."""
+        return self.axes == "lengths"
+
+
+@dataclass(frozen=True)
+class ArrayModel:
+    """A model of arrays; a subclass computes its outputs.
+
+    path: its file.
+    inputs: its inputs, with their axes.
+    """
+
+    path: str
+    inputs: tuple[ModelInput, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.path
+
+    @property
+    def sequences(self) -> list[ModelInput]:
+        """The inputs that have steps."""
+        return [input_ for input_ in self.inputs if input_.has_steps]
+
+    @property
+    def statics(self) -> list[ModelInput]:
+        """The inputs with a value per sequence, or one value for all."""
+        return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether one of its inputs is the lengths of the sequences."""
+        return any(input_.is_lengths for input_ in self.inputs)
+
+    def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
+        """The inputs of a call with their axes, by name.
+
+        x, statics: the arguments of the call.
+        """
+        named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
+        values: dict[str, Any] = {**named, **(statics or {})}
+        return {
+            input_.name: Placed(LENGTHS, (), input_.stated)
+            if input_.is_lengths
+            else Placed(values[input_.name], axes_of(input_.axes, input_.features), input_.stated)
+            for input_ in self.inputs
+        }
+
+
+def graph_of(model: ArrayModel) -> Graph:
+    """The graph of a model; raises `AxesError` if the axes of its inputs do not fit its operators."""
+    sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
+    if not sequences:
+        raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
+    statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
+    inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
+    return Graph(cast(Any, model), inputs=inputs, statics=statics or None)
+
+
+def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
+    """The graph for the first combination of axes that fits; if none does, raises `ModelError` with the
+    reason why the first combination does not.
+
+    ways: combinations of the axes of all inputs.
+    make: makes the graph for one combination, or raises `AxesError`.
+    """
+    problem: Exception | None = None
+    for axes in islice(ways, MOST_WAYS):
+        try:
+            return make(axes)
+        except AxesError as error:
+            problem = problem or error
+    if problem is None:
+        raise ModelError(f"{path}: none of its inputs has an axis of steps")
+    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
+    raise ModelError(f"{problem}\n  {remedy}") from problem
+
+
+def usual(rank: int) -> list[str]:
+    """The axes that are tried for an input of `rank` axes, most usual first."""
+    more = FEATURE * (rank - 2)
+    return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
+
+
+def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
+    """A model's input with its axes.
+
+    sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
+    axes: the letters of the axes, where trailing features may be left out.
+
+    Raises `InputError` for axes that do not fit the shape, and `AxesError` for a feature without a size.
+    """
+    axes = axes.ljust(len(sizes), FEATURE)
+    twice = any(axes.count(letter) > 1 for letter in LETTERS)
+    if len(axes) != len(sizes) or set(axes) - {*LETTERS, FEATURE} or twice:
+        raise InputError(
+            f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
+            "N is sequences, T steps, and _ a feature; N and T may occur once"
+        )
+    features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == FEATURE)
+    if 0 in features:
+        raise AxesError(f"{name!r} has a feature whose size the model does not state")
+    stated = tuple(
+        (str(LETTERS[letter][0]), size)
+        for letter, size in zip(axes, sizes, strict=True)
+        if letter != FEATURE and size
+    )
+    return ModelInput(name, axes, features, dtype, stated)
+
+
+def check_agree(inputs: Iterable[ModelInput]) -> None:
+    """Raises `AxesError` if the file states different numbers of sequences, or of steps, for some inputs."""
+    first_stated = dict[str, tuple[int, str]]()
+    for input_ in inputs:
+        for symbol, size in input_.stated:
+            other, name = first_stated.setdefault(symbol, (size, input_.name))
+            if other != size:
+                what = f"{symbol}: {size} in {input_.name!r}, {other} in {name!r}"
+                raise AxesError(f"inputs state different numbers of {what}")
+
+
+def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raises `InputError` if `axes` has a name that is not an input's."""
+    unknown = [name for name in axes if name not in names]
+    if unknown:
+        raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")

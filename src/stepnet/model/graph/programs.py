@@ -1,0 +1,159 @@
+"""The programs of a model: one for each combination of input types, and how calls of them run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.plan.groups import flat_recurrences
+from stepnet.compiler.plan.passes.narrow import check_narrow
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order, checked_engine, engines_of, order_of
+from stepnet.compiler.targets.assignment import place
+from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import leaves, skeleton
+from stepnet.model.batch import Batch, Statics
+from stepnet.model.declared import beside, check_inputs, with_dtypes
+from stepnet.model.graph.trace import Model, TracedModel, trace_model
+from stepnet.model.nets import call_on
+from stepnet.model.program import Asked, Program
+from stepnet.model.programs import Programs
+from stepnet.model.reading import Reading, call_of
+
+UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it with inputs="
+
+
+class GraphProgram(Program):
+    """The program of a model: of its net with the work of single steps inside the recurrences."""
+
+    def __init__(self, traced: TracedModel, params: Any) -> None:
+        super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
+        self.traced = traced
+        self.placed = dict[tuple[str, ...], Schedule]()
+
+    @computed_once
+    def schedule(self) -> Schedule:
+        """The parts in the order they run, if no engine is requested."""
+        return self.schedule_for("auto")
+
+    def schedule_for(self, asked: Order) -> Schedule:
+        """The parts, each of a kind that the first engine possible runs."""
+        order = order_of(asked)
+        if order not in self.placed:
+            self.placed[order] = place(self.net, engines_of(order))
+        return self.placed[order]
+
+
+def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
+    """The net with precisions as marks on its recurrences, by their numbers."""
+    builder, places = Builder(is_model=True), list[int]()
+    for number, node in enumerate(net.nodes):
+        operands = [places[operand] for operand in node.inputs]
+        changed = {"precision": marks[number]} if number in marks else {}
+        places.append(builder.copy(node, operands, **changed))
+    return builder.net([places[result] for result in net.results])
+
+
+def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
+    """A traced model with these precisions for its recurrences; as it is where there are none."""
+    if not precisions:
+        return traced
+    marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
+    return replace(traced, net=in_precisions(traced.net, dict(marks)))
+
+
+class GraphPrograms:
+    """The programs of a model for the kinds of inputs so far.
+
+    inputs, statics: the `Spec`s that were declared, or None. precisions: those of the model's recurrences;
+    none for what is not quantized.
+    """
+
+    def __init__(
+        self, model: Model, params: Any, inputs: Any, statics: Any, precisions: tuple[Precision, ...] = ()
+    ) -> None:
+        self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
+        self.precisions = precisions
+        self.programs = Programs[GraphProgram]()
+        if inputs is not None:
+            inputs = with_dtypes(inputs, leaves(params))
+            self.program_of(inputs, beside(statics, inputs, leaves(params)))
+
+    @property
+    def program(self) -> GraphProgram:
+        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
+        return self.programs.known(UNKNOWN_INPUTS)
+
+    def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
+        """The program for inputs and statics of these `Spec`s."""
+
+        def made() -> GraphProgram:
+            check_inputs(self.inputs, inputs, owner="graph")
+            check_inputs(self.statics, statics, "static", "graph")
+            traced = trace_model(self.model, inputs, statics, self.params)
+            program = GraphProgram(marked(traced, self.precisions), self.params)
+            check_narrow(program.net)
+            return program
+
+        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
+        return self.programs.for_specs(key, made)
+
+    def read(
+        self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
+    ) -> Reading[GraphProgram]:
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        self.check_model()
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
+        still = Statics.of(statics, batch.count)
+        key = *batch.key, *still.key
+        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, still.specs))
+        call = call_of(batch, [], [still], False, None, None)
+        # A static with which a recurrence begins is an initial memory of the net.
+        call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)
+        return Reading(batch, program, program, call, ends=False)
+
+    def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+        """The outputs of a call."""
+        self.check_model()
+        programs, form = self.programs, None
+        if statics is None and lengths is None:
+            form, results = programs.prepared(sequences, None, False, engine, "repeat", time_major)
+            if results is not None:
+                return results[0]
+        reading = self.read(sequences, statics, lengths, time_major)
+        return reading.run(checked_engine(engine), programs.calls, form)[0]
+
+    def check_model(self) -> None:
+        """Raises `InputError` for a model that is no longer what was traced, as a module may be."""
+        if (check := getattr(self.model, "check_unchanged", None)) is not None:
+            check()
+
+    def with_params(self, params: Any) -> "GraphPrograms":
+        """A copy with other parameters, which shares plans and machine code."""
+        return self.changed(
+            params,
+            self.precisions,
+            lambda program: program.with_params((params, program.traced.captured)),
+        )
+
+    def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
+        """The same with recurrences in these precisions."""
+        return self.changed(
+            self.params,
+            precisions,
+            lambda program: GraphProgram(marked(program.traced, precisions), self.params),
+        )
+
+    def changed(
+        self,
+        params: Any,
+        precisions: tuple[Precision, ...],
+        change: Callable[[GraphProgram], GraphProgram],
+    ) -> "GraphPrograms":
+        """The same with other parameters and precisions, and a change to each program."""
+        made = GraphPrograms(self.model, params, None, None, precisions)
+        made.inputs, made.statics = self.inputs, self.statics
+        made.programs = self.programs.changed(change)
+        return made

@@ -1,0 +1,152 @@
+"""Quantization of a model: for each recurrence the fewest bits that samples allow, and a report.
+
+    samples --> trials --> errors of the outputs --> a dtype for each recurrence
+
+The choice is a mark on each recurrence of the net (`stepnet.compiler.net.precision`), which engines read.
+Layers are tried as a model that calls them, and come back as layers with the same marks.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, overload
+
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.targets import checked_engine, order_of
+from stepnet.compiler.values.arguments import choice, number, shown
+from stepnet.errors import InputError
+from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.quantized import QuantizedGraph
+from stepnet.model.graph.report import Quantization
+from stepnet.model.graph.trials import Trials
+from stepnet.model.precisions import Kind, Layer, in_precisions, leaves_in_order, without_end
+from stepnet.model.program import Asked
+from stepnet.model.recurrence import RNN
+
+DTYPES = {"int8": ("int8",), "bfloat16": ("bfloat16",), "auto": ("int8", "bfloat16")}
+WITHIN = {"int8": inf, "bfloat16": inf, "auto": 0.02}
+
+
+@overload
+def quantize(
+    model: Graph,
+    samples: Sequence[Any],
+    dtype: str = "auto",
+    *,
+    within: float | None = None,
+    statics: Sequence[Any] | None = None,
+    keep: float = 1.0,
+    engine: Asked = "auto",
+) -> QuantizedGraph: ...
+
+
+@overload
+def quantize(
+    model: Kind,
+    samples: Sequence[Any],
+    dtype: str = "auto",
+    *,
+    within: float | None = None,
+    statics: Sequence[Any] | None = None,
+    keep: float = 1.0,
+    engine: Asked = "auto",
+) -> Kind: ...
+
+
+def quantize(
+    model: Any,
+    samples: Sequence[Any],
+    dtype: str = "auto",
+    *,
+    within: float | None = None,
+    statics: Sequence[Any] | None = None,
+    keep: float = 1.0,
+    engine: Asked = "auto",
+) -> Any:
+    """The model with recurrences in fewer bits, as far as the outputs for the samples stay what they are.
+
+    Weights have one scale for each unit of each gate. The engine llvm finds the scale of inputs and memory
+    anew at each step of each sequence; for the engine onednn the samples give it. Each recurrence is tried
+    alone. Then those that cost least are changed first, each to the fewest bits with which all outputs are
+    still within the bound.
+
+    Args:
+        model: A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`, in float32.
+        samples: Inputs such as those that will run, each as a call takes them: `Ragged`s, arrays [batch,
+            time, features...], or structures of these. A handful is enough.
+        dtype: "int8", "bfloat16", or "auto" for the fewer bits of both that do.
+        within: How far an output may be from that in float32: the root of the mean square of the differences,
+            relative to that of the output. 0.02 by default for "auto", and no bound for one dtype.
+        statics: The statics of each sample, of a model that has some.
+        keep: The part of the inputs' numbers that lies within the scales of int8, for onednn. With 0.999 the
+            largest of a thousand saturate, and the others are finer for it.
+        engine: The engine to run it, or several in order of preference: a recurrence is run by the first one
+            that has it in fewer bits.
+
+    Returns:
+        A model of the same kind. Its `report` says what was chosen, and prints. "auto" is the order of
+        engines that was given here for a `Graph`, and for layers llvm.
+
+    Raises:
+        InputError: For samples without steps or with NaN or infinity, outputs with NaN, and arguments of
+            another form.
+        RefusedError: For a model without a recurrence that these engines run in fewer bits, with all reasons.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> x = np.random.default_rng(0).normal(size=(4, 20, 8)).astype("float32")
+    >>> small = sn.quantize(gru, [x], "int8")
+    >>> print(small.report.recurrences[0])
+    recurrence 0 in int8: llvm, 1,152 weights in its products
+        alone in int8: 0.44% away
+    >>> np.abs(small(x)[0] - gru(x)[0]).max() < 0.02
+    np.True_
+    """
+    choice(dtype, f"dtype is one of {', '.join(DTYPES)}", tuple(DTYPES))
+    meaning = "within is a relative error above 0"
+    bound = WITHIN[dtype] if within is None else number(within, meaning, lambda value: value > 0)
+    order = order_of(checked_engine(engine))
+    if type(model) is Graph:
+        trials = Trials.of(model, samples, statics, keep, order)
+        precisions, report = chosen(trials, DTYPES[dtype], bound)
+        return QuantizedGraph.of(model, precisions, report, order)
+    if not isinstance(model, RNN | Stack | Bidirectional) or any(
+        rnn.precision is not None for rnn in leaves_in_order(model)
+    ):
+        raise InputError(
+            f"model is a Graph, an RNN, a Stack or a Bidirectional that is not quantized, not {shown(model)}"
+        )
+    trials = Trials.of(as_graph(model, statics), samples, statics, keep, order)
+    precisions, report = chosen(trials, DTYPES[dtype], bound)
+    return in_precisions(model, trials.of_all(precisions), report)
+
+
+def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
+    """The model of the outputs of layers. A step that ends sequences early runs all of them."""
+    tried = without_end(layers)
+
+    def outputs(x: Any, params: Any) -> Any:
+        return tried(x)[0]
+
+    def with_statics(x: Any, params: Any, statics: Any) -> Any:
+        return tried(x, statics=statics)[0]
+
+    return Graph(outputs if statics is None else with_statics)
+
+
+def chosen(trials: Trials, dtypes: Sequence[str], bound: float) -> tuple[tuple[Precision, ...], Quantization]:
+    """The precision of each recurrence, and the report of the choice."""
+    options = trials.options(dtypes)
+    alone = {(n, option.dtype): trials.worst({n: option}) for n, made in options.items() for option in made}
+    choices: dict[int, Precision] = {}
+    for place in sorted(options, key=lambda n: min(alone[n, o.dtype] for o in options[n])):
+        for option in options[place]:
+            error = trials.worst({**choices, place: option}) if choices else alone[place, option.dtype]
+            if error <= bound:
+                choices[place] = option
+                break
+    rows = [trials.row(place, choices.get(place), alone, bound) for place in range(trials.count)]
+    errors = trials.errors(choices)
+    report = Quantization(tuple(rows), tuple(errors), len(trials.readings), trials.steps, bound)
+    return trials.precisions(choices), report

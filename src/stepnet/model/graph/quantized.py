@@ -1,0 +1,70 @@
+"""A quantized model as a value: `QuantizedGraph`."""
+
+from functools import partial
+from typing import Any
+
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.trace.lines import refuse
+from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.programs import GraphProgram
+from stepnet.model.graph.report import Quantization
+from stepnet.model.program import Asked
+from stepnet.model.reading import Reading
+
+
+class QuantizedGraph(Graph):
+    """A model some of whose recurrences run in fewer bits. `quantize` makes one.
+
+    It is a `Graph` in all else. `engine="auto"` stands for the engines that it was quantized for.
+
+    Attributes:
+        engines: The names of the engines that it was quantized for.
+        report: What was chosen and why, and the errors on the samples; print(graph.report).
+    """
+
+    engines: tuple[str, ...]
+    report: Quantization
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        precisions: tuple[Precision, ...],
+        report: Quantization,
+        engines: tuple[str, ...],
+    ) -> "QuantizedGraph":
+        """A copy of a graph with these precisions for its recurrences, in order."""
+        made = object.__new__(cls)
+        made.__dict__.update(vars(graph))
+        made._programs = graph._programs.in_precisions(precisions)
+        made.report, made.engines = report, engines
+        return made
+
+    @staticmethod
+    def reading(graph: Graph, sequences: Any, statics: Any) -> Reading[GraphProgram]:
+        """The arguments of a call of a graph, checked."""
+        return graph._programs.read(sequences, statics)
+
+    def _engine(self, asked: Asked) -> Asked:
+        return self.engines if asked == "auto" else asked
+
+    def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+        """Refused: in another model its recurrences would lose their numbers of bits."""
+        raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The arguments it was made from, as for a `Graph`."""
+        made = partial(Graph, inputs=self.inputs, statics=self.statics)
+        return remade, (made, self.model, self.params, self._programs.precisions, self.report, self.engines)
+
+
+def remade(
+    made: Any,
+    model: Any,
+    params: Any,
+    precisions: tuple[Precision, ...],
+    report: Quantization,
+    engines: tuple[str, ...],
+) -> QuantizedGraph:
+    """A copy of a quantized graph."""
+    return QuantizedGraph.of(made(model, params), precisions, report, engines)

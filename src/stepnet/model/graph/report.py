@@ -1,0 +1,113 @@
+"""The report of `quantize`: the dtype of each recurrence, and the errors of the outputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+
+import numpy as np
+
+from stepnet.compiler.net.precision import Precision
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """The error of an output in low precision, relative to the output in float32, over all samples.
+
+    An infinity in both is no difference, as a model may rule out a class with one; the scale is that of
+    the finite numbers.
+
+    Attributes:
+        name: The output, by its name in the model's outputs; "" for the only one.
+        largest: The largest absolute difference.
+        rms: The root of the mean square of the differences.
+        scale: The root of the mean square of the output in float32.
+
+    >>> print(OutputError.of("tags", [np.array([0.9, 1.1])], [np.array([1.0, 1.0])]))
+    output tags: at most 0.1 away, rms 0.1 of 1 (10%)
+    """
+
+    name: str
+    largest: float
+    rms: float
+    scale: float
+
+    @classmethod
+    def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
+        """The error of arrays beside those in float32."""
+        ours, theirs = (
+            np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
+        )
+        away = np.subtract(ours, theirs, where=ours != theirs, out=np.zeros_like(ours))
+        return cls(name, float(np.abs(away).max(initial=0)), rms(away), rms(theirs[np.isfinite(theirs)]))
+
+    @property
+    def relative(self) -> float:
+        """rms relative to scale."""
+        return (
+            0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
+        )
+
+    def __str__(self) -> str:
+        name = f"output {self.name}" if self.name else "the output"
+        return (
+            f"{name}: at most {self.largest:.2g} away, rms {self.rms:.2g} of {self.scale:.2g} "
+            f"({100 * self.relative:.2g}%)"
+        )
+
+
+def rms(values: Array) -> float:
+    """The root of the mean square; 0 of no numbers."""
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+
+
+@dataclass(frozen=True)
+class QuantizedRecurrence:
+    """The dtype that was chosen for one recurrence.
+
+    Attributes:
+        number: Its place among the model's recurrences, in the order that the model calls them.
+        what: Its cell and size.
+        dtype: float32, bfloat16 or int8.
+        precision: This dtype with the scale and the shift of the inputs; None in float32.
+        alone: The largest relative error of an output with this recurrence alone in a dtype, as tried.
+        reasons: For a dtype that was not chosen, why.
+    """
+
+    number: int
+    what: str
+    dtype: str
+    precision: Precision | None
+    alone: Mapping[str, float]
+    reasons: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
+        lines += [f"    alone in {dtype}: {100 * error:.2g}% away" for dtype, error in self.alone.items()]
+        lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The dtypes that were chosen for a model, and the errors of its outputs.
+
+    Attributes:
+        recurrences: The choice for each recurrence.
+        outputs: The error of each output with all choices.
+        samples: The number of samples.
+        steps: The number of their steps.
+        within: The largest relative error that was allowed.
+    """
+
+    recurrences: tuple[QuantizedRecurrence, ...]
+    outputs: tuple[OutputError, ...]
+    samples: int
+    steps: int
+    within: float
+
+    def __str__(self) -> str:
+        bound = "no bound" if isinf(self.within) else f"within {100 * self.within:.2g}%"
+        head = f"{self.samples} samples of {self.steps} steps, {bound}"
+        return "\n".join([head, *map(str, self.recurrences), *map(str, self.outputs)])

@@ -1,0 +1,118 @@
+"""Tracing of a model, written as ordinary Python functions of whole sequences, to a net.
+
+    def model(words, params):                          words: rows/steps i64
+        x = params["table"][words]               -->   %1 = gather table words         rows/steps f32[8]
+        h, _ = gru(x)                                  %2 = recur %1 ...               rows/steps f32[16]
+        return sn.reduce(h, "mean") @ params["W"]      %3 = reduce %2 how=mean         rows f32[16]
+                                                       %4 = matmul %3 W                rows f32[2]
+
+Sequences of a model correspond to inner sequences of a step, so a model supports the operations that a step
+has on these. Arrays that the model captures, such as the parameters of its recurrences, become parameters of
+the net: with other values the net has the same machine code.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Literal
+from stepnet.compiler.trace.draws import traced_purely
+from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.compiler.trace.step import blank, declared, rounded, row_value
+from stepnet.compiler.values.dtypes import promoted_float
+from stepnet.compiler.values.structure import leaves, named_leaves
+from stepnet.errors import InputError
+
+Array = np.ndarray
+Model = Callable[..., Any]
+SMALL = 16
+"""How many numbers a captured array has at most that stays a constant of the net: it is part of the code.
+
+Parameters of recurrences are captured by name, and none of them stays. Zeros that memories begin with stay,
+however many they are: a recurrence needs no array for them.
+"""
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """The net of a model.
+
+    output: the structure of its outputs, with zeros for leaves. captured: the arrays of the net's last
+    inputs, which the model captured.
+    """
+
+    net: Net
+    output: Any
+    captured: tuple[Array, ...]
+
+
+def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+    """The net of a model, for structures of `Spec`s with dtypes and of parameter arrays.
+
+    Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
+    `StepError` naming the user's line.
+    """
+    return traced_purely(
+        model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
+    )
+
+
+def traced_once(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+    """The net of a model."""
+    builder = Builder(is_model=True)
+    stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
+    x = declared(builder, inputs, "x", STEPS)
+    still = declared(builder, statics, "static", ROWS)
+    parameters = declared(builder, params, "param", CONST)
+    with NamingLine(model):
+        extras = statics_argument(model, statics, still)
+        output = model(x, parameters, **extras)
+    with NamingLine(model), written_at(defined_at(model)):
+        named = list(named_leaves(output))
+        if not named:
+            raise refuse("a model returns its outputs; this one returns none")
+        results = [
+            row_value(builder, leaf, f"output `{name}`" if name else "the output") for name, leaf in named
+        ]
+        results = [rounded(builder, number, stored) for number in results]
+    net, captured = with_captured(builder.net(results))
+    return TracedModel(net, blank(output), captured)
+
+
+def statics_argument(model: Model, statics: Any, values: Any) -> dict[str, Any]:
+    """The argument `statics`, for a model that has it; raises `InputError` where it does not fit the call."""
+    try:
+        argument = inspect.signature(model).parameters.get("statics")
+    except (TypeError, ValueError):
+        argument = None
+    if statics is None and (argument is None or argument.default is not argument.empty):
+        return {}
+    if (argument is None) != (statics is None):
+        has, were = ("no", "they were given") if argument is None else ("a", "none were given")
+        raise InputError(f"the model has {has} parameter named `statics`, and {were}")
+    return {"statics": values}
+
+
+def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
+    """The net with its named and its larger constants as further inputs, and the arrays of these."""
+    builder, places = Builder(is_model=True), dict[int, int]()
+    for number in net.inputs:
+        places[number] = builder.input(net.type_of(number), net.nodes[number].name)
+    captured, users = list[Array](), net.users()
+    for number, node in enumerate(net.nodes):
+        literal: Literal | None = node.attributes.get("value") if node.operation == "constant" else None
+        if literal is None:
+            continue
+        spread = all(net.nodes[user].operation == "expand" for user in users[number])
+        small = literal.value.size <= SMALL or (spread and not literal.value.any())
+        if node.name or not small:
+            places[number] = builder.input(node.type, node.name or f"captured{len(captured)}")
+            captured.append(literal.value)
+    for number, node in enumerate(net.nodes):
+        if number not in places:
+            places[number] = builder.copy(node, [places[operand] for operand in node.inputs])
+    return builder.net(places[number] for number in net.results), tuple(captured)

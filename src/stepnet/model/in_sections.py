@@ -1,0 +1,208 @@
+"""A gradient that runs section by section, where the results of a section are read by later ones.
+
+    forward    x  --section 0-->  u  --section 1-->  y        u, and the values that each section saves
+    backward   dx <--section 0--  du <--section 1--  dy       cotangents of one value add up
+
+A section may run in pieces of some steps (`checkpoint.py`), in blocks of steps (`in_blocks.py`), or at once
+(here).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from stepnet.compiler.grad.sections import Section
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets import Call, Order
+from stepnet.model.gradient_runs import Halved
+from stepnet.model.nets import Arrays
+from stepnet.model.pieces import Checkpoint, piece_size, zeros
+
+Array = np.ndarray
+Values = dict[int, Array | None]
+"""Arrays by their numbers in the whole net; None for an initial memory of zeros."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a gradient is run.
+
+    call: the call.
+    size: the number of steps of each piece.
+    engine: the engines in order of preference.
+    """
+
+    call: Call
+    size: int
+    engine: Order
+
+
+class SectionRun(Protocol):
+    """Runs a section and its gradients."""
+
+    @property
+    def section(self) -> Section:
+        """The section."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """How many arrays `run` gives."""
+        ...
+
+    def run(self, values: Values, way: Way) -> list[Array]:
+        """Adds the results of the section to the values; returns the arrays to be saved."""
+        ...
+
+    def gradients(
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
+    ) -> Iterable[tuple[int, Array]]:
+        """The cotangents of the inputs and initial memories of the section, with their numbers in the whole
+        net.
+
+        known: the nonzero cotangents of its results. kept: the arrays that `run` returned.
+        """
+        ...
+
+
+RunOf = Callable[[Any, list[int]], SectionRun]
+"""What runs a section, and its gradients of the inputs at these places."""
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """A section without steps, after all recurrences."""
+
+    section: Section
+    halved: Halved
+    wanted: tuple[int, ...]
+
+    @classmethod
+    def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
+        """The programs for gradients of what a section reads, at these places."""
+        return cls(section, Halved.of(section.net, wanted), tuple(wanted))
+
+    @property
+    def kept(self) -> int:
+        """See `SectionRun`."""
+        return len(self.halved.saved)
+
+    def run(self, values: Values, way: Way) -> list[Array]:
+        """See `SectionRun`; what is kept is what is saved."""
+        arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
+        values.update(zip(self.section.results, arrays, strict=False))
+        return [arrays[place] for place in self.halved.saved]
+
+    def gradients(
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
+    ) -> Iterable[tuple[int, Array]]:
+        """See `SectionRun`."""
+        section, cotangents = self.section, cotangents_of(self.section, known, way.call)
+        arrays = [values[number] for number in section.reads]
+        made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
+        return zip((section.reads[place] for place in self.wanted), made, strict=True)
+
+
+@dataclass(frozen=True)
+class Sectioned:
+    """The gradient of a net that runs section by section.
+
+    wanted: the places of the inputs that gradients are of. sections: what runs each. first: from which one on
+    gradients go through them. crossing: the values that go from one to another and are no inputs.
+    checkpoint: how many steps a piece has, of sections that run in pieces. blocks: how many steps each
+    recurrence runs at a time, and why not more, where that was chosen.
+    """
+
+    net: Net
+    wanted: tuple[int, ...]
+    sections: tuple[SectionRun, ...]
+    first: int
+    crossing: tuple[int, ...]
+    checkpoint: Checkpoint = None
+    blocks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, net: Net, wanted: Sequence[int], cut: Iterable[Any], run_of: RunOf) -> "Sectioned":
+        """The gradient of the inputs at these places. cut: the sections. run_of: what runs one of these."""
+        live, runs = {net.inputs[place] for place in wanted}, list[SectionRun]()
+        crossing, alive = dict[int, None](), list[bool]()
+        for each in cut:
+            section: Section = getattr(each, "section", each)
+            alive.append(bool(live.intersection(section.operands)))
+            live.update(section.values if alive[-1] else ())
+            crossing |= dict.fromkeys(number for number in section.operands if number not in net.inputs)
+            types = [section.net.type_of(number) for number in section.net.inputs]
+            places = [
+                place for place, one in enumerate(section.reads) if one in live and types[place].is_float
+            ]
+            runs.append(run_of(each, places))
+        first = alive.index(True) if any(alive) else len(alive)
+        return cls(net, tuple(wanted), tuple(runs), first, tuple(crossing))
+
+    @property
+    def others(self) -> list[int]:
+        """What goes from one section to another and is no result."""
+        return [number for number in self.crossing if number not in self.net.results]
+
+    @property
+    def saved(self) -> tuple[int, ...]:
+        """See `GradientRun`: what goes from one section to another, and what each keeps."""
+        results = [*self.net.results, *self.others]
+        kept = sum(runs.kept for runs in self.sections)
+        return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
+
+    def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
+        """See `GradientRun`."""
+        values: Values = dict(zip(self.net.inputs, arrays, strict=True))
+        way, kept = self.way(call, engine), list[Array]()
+        for runs in self.sections:
+            kept += runs.run(values, way)
+        made = (values[number] for number in (*self.net.results, *self.others))
+        return [*(array for array in made if array is not None), *kept]
+
+    def backward(
+        self,
+        arrays: Arrays,
+        cotangents: Sequence[Array],
+        saved: Sequence[Array],
+        call: Call,
+        engine: Order,
+    ) -> list[Array]:
+        """See `GradientRun`."""
+        known: dict[int, Array] = {}
+        floats = [number for number in self.net.results if self.net.type_of(number).is_float]
+        for number, array in zip(floats, cotangents, strict=True):
+            add(known, number, array)
+        values: Values = dict(zip((*self.net.inputs, *self.crossing), (*arrays, *saved), strict=False))
+        left, way = list(saved[len(self.crossing) :]), self.way(call, engine)
+        for runs in reversed(self.sections[self.first :]):
+            kept, left = left[len(left) - runs.kept :], left[: len(left) - runs.kept]
+            for number, array in runs.gradients(values, known, kept, way):
+                add(known, number, array)
+        inputs = [self.net.inputs[place] for place in self.wanted]
+        return [
+            known[number] if number in known else zeros(self.net.type_of(number), call) for number in inputs
+        ]
+
+    def way(self, call: Call, engine: Order) -> Way:
+        """How a call is run: its pieces and engines."""
+        longest = int(call.positions.lengths.max(initial=0))
+        size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
+        return Way(call, size, engine)
+
+
+def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
+    """The cotangents of the floating-point results of a section, of those that are known; zeros of others."""
+    made = list[Array]()
+    for number, value in zip(section.net.results, section.gives, strict=True):
+        type_, array = section.net.type_of(number).computed, None if value is None else known.get(value)
+        if type_.is_float:
+            made.append(zeros(type_, call) if array is None else array.astype(type_.dtype, copy=False))
+    return made
+
+
+def add(known: dict[int, Array], number: int, array: Array) -> None:
+    """Adds a contribution to the cotangent of a value."""
+    known[number] = known[number] + array if number in known else array

@@ -1,0 +1,381 @@
+"""Layers and directions as one net: every recurrence of them, and what merges their outputs.
+
+    Stack([gru, Bidirectional(f, b)])   ->   h1 = recur(x; gru)
+                                             a, b = recur(h1; f), recur(h1; b, reverse)
+                                             y = concat(a, b)
+
+So one program runs them: their parts run one after the other, and nothing is checked or laid out in between.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar, Unpack, runtime_checkable
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, with_inputs
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
+from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.errors import InputError, named
+from stepnet.model.batch import Batch, Statics, initial_arrays
+from stepnet.model.control import Control, Controls
+from stepnet.model.declared import check_inputs, check_masked
+from stepnet.model.nested import is_traced
+from stepnet.model.program import Asked, Program
+from stepnet.model.programs import Programs
+from stepnet.model.reading import NO_LAST, Reading, call_of
+from stepnet.model.recurrence import RNN
+
+Array = np.ndarray
+
+
+@runtime_checkable
+class Combined(Protocol):
+    """Layers or directions that run as one: a `Stack`, a `Bidirectional`."""
+
+    @property
+    def layers(self) -> "tuple[Layer, ...]":
+        """The parts, in the order they run."""
+        ...
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """What messages call the parts."""
+        ...
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """The entry for each part; raises `InputError` unless there is one for each."""
+        ...
+
+    def together(self, values: list[Any]) -> Any:
+        """The values of the parts, in the structure of the caller's results."""
+        ...
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """The input of the next part, given the outputs of the parts before it."""
+        ...
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a part's last output is one of the whole."""
+        ...
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        ...
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> tuple[Any, Any]:
+        """The outputs and the last memories."""
+        ...
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """The named values of every step."""
+        ...
+
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
+        """The plans as text for people."""
+        ...
+
+
+Layer = RNN | Combined
+Kind = TypeVar("Kind", bound=Layer)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One recurrence among layers: what it is called there, and what the caller gives it."""
+
+    rnn: RNN
+    names: tuple[str, ...]
+    initial: Any
+    statics: Statics
+
+
+def leaves_of(
+    layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
+) -> list[Leaf]:
+    """Every recurrence of a layer with its initial memories and statics, in the order they run."""
+    if isinstance(layer, RNN):
+        with named(*names):
+            return [Leaf(layer, names, initial, Statics.of(statics, count))]
+    with named(*names):
+        initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    parts = zip(layer.part_names, layer.layers, initial_parts, static_parts, strict=True)
+    return [leaf for name, part, h, s in parts for leaf in leaves_of(part, h, s, count, (*names, name))]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
+    numbers of its inputs and last memories.
+    """
+
+    rnn: RNN
+    memory: Any
+    last: Any
+    memories: list[int]
+    statics: list[int]
+    params: list[int]
+    final: list[int]
+
+
+class LayersProgram(Program):
+    """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
+
+    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[Made]) -> None:
+        count = len(leaves(memory))
+        params = [array for part in parts for array in leaves(part.rnn.params)]
+        super().__init__(net, output, memory, last, count, params)
+        self.memories_of = [part.memory for part in parts]
+
+
+class LayerPrograms(Generic[Kind]):
+    """The programs of a layer as one net, for the kinds of calls so far."""
+
+    def __init__(self, layer: Kind) -> None:
+        self.layer = layer
+        self.programs = Programs[LayersProgram]()
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Reading[LayersProgram]:
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        check_masked(masked)
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
+        parts = apart(leaves_of(self.layer, initial, statics, batch.count))
+        program = self.program_for(batch, parts, last_only, None if mask is None else masked)
+        memories = list[Array | None]()
+        for part, memory in zip(parts, program.memories_of, strict=True):
+            with named(*part.names):
+                memories += initial_arrays(part.initial, memory, batch.count)
+        call = call_of(batch, memories, [part.statics for part in parts], False, mask, begun)
+        return Reading(batch, program, program, call, ends=False)
+
+    def program_for(
+        self, batch: Batch, parts: list[Leaf], last_only: bool, masked: str | None
+    ) -> LayersProgram:
+        """The program for such arguments, kept by their dtypes, features and levels."""
+
+        def made() -> LayersProgram:
+            with paused_collector():
+                return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
+
+        key = *batch.key, *(part.statics.key for part in parts), last_only, masked
+        return self.programs.for_arrays(key, made)
+
+
+class LayersRun(LayerPrograms[Combined]):
+    """Runs layers as one net.
+
+    ends: whether sequences may end early: how long those of the next layer are is then known too late.
+    """
+
+    def __init__(self, layer: Combined, ends: bool) -> None:
+        super().__init__(layer)
+        self.ends = ends
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The layers alone: a copy, or one in another process, makes its programs anew."""
+        return LayersRun, (self.layer, self.ends)
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> tuple[Any, Any]:
+        """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
+        programs, form = self.programs, None
+        if statics is None and lengths is None and mask is None and begun is None:
+            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            if results is not None:
+                return results
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        if self.ends or is_traced(sequences):
+            return part_by_part(
+                self.layer, sequences, initial, statics, lengths, last_only, engine, **control
+            )
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, programs.calls, form)
+
+
+def part_by_part(
+    layer: Combined,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    last_only: bool,
+    engine: Asked,
+    **control: Unpack[Controls],
+) -> tuple[Any, Any]:
+    """The outputs and the last memories by a call of each part."""
+    last_only = flag(last_only, "last_only")
+    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    outputs, final = list[Any](), list[Any]()
+    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
+        x, last = layer.input_of(sequences, outputs), last_only and layer.ends_with(place)
+        with named(name):
+            output, memory = part(
+                x, initial_parts[place], static_parts[place], lengths, last, engine, **control
+            )
+        outputs.append(output)
+        final.append(memory)
+    return layer.output_of(outputs, last_only), layer.together(final)
+
+
+def scopes_of(
+    layer: Combined,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    **control: Unpack[Controls],
+) -> Any:
+    """The named values of every step, part by part. See `RNN.trace_steps`."""
+    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    outputs, scopes = list[Any](), list[Any]()
+    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
+        call = layer.input_of(sequences, outputs), initial_parts[place], static_parts[place], lengths
+        with named(name):
+            scopes.append(part.trace_steps(*call, **control))
+            if not layer.ends_with(place):
+                outputs.append(part(*call, engine="interpret", **control)[0])
+    return layer.together(scopes)
+
+
+def apart(parts: list[Leaf]) -> list[Leaf]:
+    """The same with statics that are sequences on axes of their own, unless their lengths are the same."""
+    known: dict[str, Array] = {}
+    return [Leaf(part.rnn, part.names, part.initial, part.statics.beside_others(known)) for part in parts]
+
+
+@dataclass
+class Wiring:
+    """The net of layers as it is made, for such a batch."""
+
+    batch: Batch
+    parts: list[Leaf]
+    control: Control
+    builder: Builder = field(default_factory=Builder)
+    made: list[Made] = field(default_factory=list[Made])
+
+    def program(self, layer: Layer, last_only: bool) -> LayersProgram:
+        """The object that runs the layers as one net."""
+        specs = leaves(self.batch.specs)
+        names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
+        inputs = [
+            self.builder.input(Type(extent_of(2 + spec.levels), spec.shape, str(spec.dtype)), name)
+            for name, spec in zip(names, specs, strict=True)
+        ]
+        x = rebuild(self.batch.structure, [Traced(self.builder, number) for number in inputs])
+        if self.control:
+            inputs.append(self.builder.input(Type(STEPS, (), "bool"), "mask"))
+        self.mask = inputs[len(specs) :]
+        output, memory = self.added(layer, x, last_only)
+        results = [leaf.number for leaf in leaves(output)]
+        results += [number for part in self.made for number in part.final]
+        order = [*inputs, *(n for part in self.made for n in part.memories)]
+        order += [n for part in self.made for n in part.statics]
+        order += [n for part in self.made for n in part.params]
+        net = with_inputs(self.builder, order, results)
+        blank = rebuild(output, [0] * len(leaves(output)))
+        last = rebuild(memory, [spec for part in self.made for spec in leaves(part.last)])
+        return LayersProgram(net, blank, memory, last, self.made)
+
+    def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
+        """The outputs of a layer over the values x, and the structure of its memory."""
+        if isinstance(layer, RNN):
+            with named(*names):
+                return self.recurrence(self.parts[len(self.made)], x, last_only)
+        outputs, memories = list[Any](), list[Any]()
+        for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
+            last = last_only and layer.ends_with(place)
+            output, memory = self.added(part, layer.input_of(x, outputs), last, (*names, name))
+            outputs.append(output)
+            memories.append(memory)
+        with named(*names):
+            return layer.output_of(outputs, last_only), layer.together(memories)
+
+    def recurrence(self, part: Leaf, x: Any, last_only: bool) -> tuple[Any, Any]:
+        """The outputs of one recurrence, or its last ones, and the structure of its memory."""
+        rnn, builder = part.rnn, self.builder
+        x = rnn.as_declared(x)
+        inputs = transform(
+            lambda value: Spec(value.type.shape, value.type.dtype, len(value.type.extent) - 2), x
+        )
+        check_inputs(rnn.inputs, inputs)
+        program = rnn.program_of(inputs, part.statics.specs)
+        traced = rnn.under(self.control, program).traced
+        count = len(leaves(program.memory))
+        body = traced.body
+        memories = [
+            builder.input(body.type_of(number), body.nodes[number].name)
+            for number in traced.recur().memories[:count]
+        ]
+        kinds = [body.type_of(number) for number in traced.recur().memories[count:]]
+        hidden = [builder.constant(np.zeros(kind.shape, kind.dtype)) for kind in kinds]
+        statics = [
+            builder.input(body.type_of(number), body.nodes[number].name)
+            for number in traced.recur().others[: traced.counts[2]]
+        ]
+        params = [
+            builder.input(Type(CONST, array.shape, array.dtype.name), name or "param")
+            for name, array in named_leaves(rnn.params)
+        ]
+        operands = [*(value.number for value in leaves(x)), *self.mask, *memories]
+        operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
+        results = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
+        made = Made(
+            rnn, program.memory, program.traced.last, memories, statics, params, results.memories[:count]
+        )
+        self.made.append(made)
+        output = rebuild(program.output, [Traced(builder, number) for number in results.outputs])
+        if last_only:
+            output = transform(lambda value: last_of(value, rnn.reverse), output)
+        return output, program.memory
+
+
+def last_of(output: Traced, reverse: bool) -> Traced:
+    """The last step's value of each sequence; raises `InputError` where that is a sequence itself."""
+    if output.type.extent != STEPS:
+        raise InputError(NO_LAST)
+    return apply("reduce", output, how="first" if reverse else "last")

@@ -1,0 +1,270 @@
+"""`value_and_grad`: the value of a loss of layers or of a model, and its gradients, by one net."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Unpack
+
+import numpy as np
+
+from stepnet.compiler.grad.gradient import vjp as vjp_net
+from stepnet.compiler.net.ir import Builder, Net, with_inputs
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
+from stepnet.compiler.targets import gradient_order
+from stepnet.compiler.trace.draws import traced_purely
+from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import choice, flag, function
+from stepnet.compiler.values.structure import named_leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.model.batch import Batch, checked_array
+from stepnet.model.control import Controls
+from stepnet.model.gradient_strategy import gradient_run
+from stepnet.model.gradients import (
+    CallArguments,
+    GradientPrograms,
+    Gradients,
+    GradientSource,
+    HasGradient,
+    UncheckedCall,
+    source_of,
+    wanted_kinds,
+)
+from stepnet.model.layers import Layer
+from stepnet.model.nets import Arrays, run_net
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked, NetProgram
+
+Array = np.ndarray
+MEANS = ("mean", "sum")
+
+
+def value_and_grad(
+    loss: Callable[..., Any], model: Layer | HasGradient, *, reduce: str = "mean"
+) -> "ValueAndGrad":
+    """What gives the value of a loss, and its gradients.
+
+    Args:
+        loss: loss(outputs, targets) -> a number for each step or, where outputs are of each sequence, for
+            each sequence. It is traced as a step is: its arguments are arrays [rows, features...]. One with a
+            parameter named `final` gets the last memories of layers too, and may give a number for each
+            sequence.
+        model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+        reduce: What the value is of these numbers: their "mean", or their "sum".
+
+    Raises:
+        InputError: For arguments that are not as said.
+
+    >>> import stepnet as sn
+    >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
+    >>> train = sn.value_and_grad(lambda y, target: ((y - target) ** 2).sum(-1), rnn)
+    >>> x, target = np.array([[[1.0], [10.0]]]), np.array([[[2.0], [20.0]]])
+    >>> value, gradients = train(x, target)
+    >>> value, gradients.params
+    (np.float64(2.0), array([22.]))
+    """
+    function(loss, "loss is a function loss(outputs, targets)")
+    choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
+    return ValueAndGrad(source_of(model), loss, reduce == "mean")
+
+
+class ValueAndGrad:
+    """See `value_and_grad`."""
+
+    def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+        self.source, self.loss, self.is_mean = source, loss, is_mean
+        self.programs = GradientPrograms()
+
+    def __call__(
+        self,
+        sequences: Any,
+        targets: Any = None,
+        *,
+        params: Any = None,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        wrt: Any = "params",
+        checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> tuple[Any, Gradients]:
+        """The value of the loss, and its `Gradients`.
+
+        targets: what the loss gets beside the outputs. They are laid out as the sequences are; where outputs
+        are of each sequence, as with `last_only`, they are arrays with an entry for each sequence. Where a
+        graph has outputs of both kinds, a target has the name of the output that it is laid out as. All
+        others are those of `vjp`.
+        """
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        if self.source.ends_early:
+            raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
+        arguments = self.source.read(
+            UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
+        )
+        aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
+        places = arguments.wanted(kinds)
+        together = kept is None  # one net of the layer, the loss and both gradients
+
+        def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
+            """The value of the loss, and its gradients for inputs of its net at some places."""
+            program, dtype, at_steps = self.programs.get(
+                (arguments.reading.program, aimed.key, tuple(of), together),
+                lambda: self.program(arguments, aimed, of, not together),
+            )
+            positions = arguments.call.positions
+            count = int(positions.lengths.sum()) if at_steps else positions.rows
+            seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
+            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
+            return (value * seed)[()], gradients
+
+        if together:
+            value, gradients = evaluated(arguments.arrays, places)
+            return value, arguments.gradients(kinds, places, gradients)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        made = run.forward(arguments.arrays, arguments.call, asked)
+        types = [arguments.net.type_of(number) for number in arguments.net.results]
+        floats = [place for place, type_ in enumerate(types) if type_.is_float]
+        value, cotangents = evaluated(made[: len(types)], floats)
+        computed = [
+            array.astype(types[place].computed.dtype, copy=False)
+            for place, array in zip(floats, cotangents, strict=True)
+        ]
+        saved = [made[place] for place in run.saved]
+        gradients = run.backward(arguments.arrays, computed, saved, arguments.call, asked)
+        return value, arguments.gradients(kinds, places, gradients)
+
+    def program(
+        self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
+    ) -> tuple[NetProgram, str, bool]:
+        """The program of the loss and its gradients; the loss's dtype, and whether it is one of each step.
+
+        alone: of the results of the model, which is not in it.
+        """
+        net, at_steps = traced_purely(
+            self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
+        )
+        return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a loss gets beside the outputs. arrays: the leaves of the structure. levels: of each array as of
+    an output, 1 for a value at each step, 0 for one of each sequence.
+    """
+
+    structure: Any
+    arrays: list[Array]
+    levels: list[int]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The key of the net of a loss: everything that it depends on."""
+        arrays = zip(self.arrays, self.levels, strict=True)
+        return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
+
+    def types(self) -> Iterator[Type]:
+        """The types of the arrays in a net."""
+        for array, levels in zip(self.arrays, self.levels, strict=True):
+            yield Type(extent_of(1 + levels), array.shape[1:], array.dtype.name)
+
+
+def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
+    """The targets; raises `InputError` where they are not laid out as outputs are."""
+    named, program = list(named_leaves(targets)), arguments.reading.program
+    outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
+    alike = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
+    at_steps: dict[str, tuple[Array, int]] = {}
+    if alike:
+        both = Batch.of({"inputs": arguments.batch.structure, "targets": alike}, lengths, time_major)
+        check_depth(alike, both.levels[-len(alike) :], arguments.batch)
+        first = len(arguments.batch.arrays)
+        at_steps = dict(zip(alike, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True))
+    pairs = [at_steps[name] if name in alike else (of_row(name, leaf, arguments), 0) for name, leaf in named]
+    return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
+
+
+def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
+    """Whether a target has an entry for each sequence. outputs: the levels of each."""
+    if len({levels > 0 for levels in outputs.values()}) == 1:
+        return 0 in outputs.values()
+    if name in outputs:
+        return not outputs[name]
+    raise InputError(
+        f"{f'target {name}' if name else 'the target'} has the name of no output; some outputs are of each "
+        f"step and others of each sequence, so a target has the name of one: {', '.join(outputs)}"
+    )
+
+
+def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
+    """A target with an entry for each sequence."""
+    what, rows = f"target {name}".strip(), arguments.call.positions.rows
+    array = checked_array(leaf, what)
+    if array.shape[:1] != (rows,):
+        raise InputError(
+            f"{what} is {list(array.shape)}; its first axis should be the {rows} sequences, of each of which "
+            "there is one output"
+        )
+    return array
+
+
+def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch) -> None:
+    """Raises `InputError` for targets with more levels of sequences than the inputs have."""
+    for name, count in zip(targets, levels, strict=True):
+        if count > max(batch.levels):
+            raise InputError(
+                f"{f'target {name}'.strip()} has {count} levels of sequences; the inputs have "
+                f"{max(batch.levels)}"
+            )
+
+
+def with_loss(
+    loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
+) -> tuple[Net, bool]:
+    """The net of a model that gives the sum of a loss alone, and whether the loss is one of each step.
+
+    alone: not the model, but its results are in the net: they are inputs.
+    """
+    net, program, builder = arguments.net, arguments.reading.program, Builder()
+    if alone:
+        order = made = [
+            builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)
+        ]
+    else:
+        place: list[int] = []
+        for node in net.nodes:
+            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+        order, made = ([place[number] for number in ends] for ends in (net.inputs, net.results))
+    inputs = [builder.input(type_, f"target{number}") for number, type_ in enumerate(targets.types())]
+    results = [Traced(builder, number) for number in made]
+    count = len(results) - program.memories
+    extras: dict[str, Any] = {}
+    if takes_final(loss):
+        if not arguments.gives_final:
+            raise InputError("a graph gives no last memories: its loss has no parameter named `final`")
+        extras["final"] = rebuild(program.memory, results[count:])
+    outputs = rebuild(program.output, results[:count])
+    aimed = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
+    with NamingLine(loss):
+        value = loss(outputs, aimed, **extras)
+    with NamingLine(loss), written_at(defined_at(loss)):
+        if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
+            text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"
+            raise refuse(f"a loss gives one floating-point number for each step or sequence, not {text}")
+        if value.type.extent not in (ROWS, STEPS):
+            raise refuse(f"a loss gives a number for each step or sequence, not {value.type}")
+    total = value.number
+    while builder.type_of(total).extent != CONST:
+        total = builder.add("reduce", total, how="sum")
+    return with_inputs(builder, [*order, *inputs], [total]), value.type.extent == STEPS
+
+
+def takes_final(loss: Callable[..., Any]) -> bool:
+    """Whether a loss has a parameter named `final`."""
+    try:
+        return "final" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,167 @@
+"""Random numbers that belong to a sequence and a step: dropout masks, as inputs and statics of a recurrence.
+
+A number is a function of a seed, the identity of its sequence, its step and its feature alone. So a sequence
+gets the same numbers whatever else is in its batch, in any order, however it is cut, and on every machine.
+
+That function is Philox4x32-10 (J. K. Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", SC
+2011) with the seed for its key and (block of four features, step, identity) for its counter. NumPy's own
+generator of that name makes one sequence of numbers at a time; this one makes all of a batch at once.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import array_of, choice, dtype_name, number, whole, whole_numbers
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of, positions_of
+
+__all__ = ["dropout", "uniform"]
+
+Array = np.ndarray
+
+WHOLE_SEQUENCE = 2**32 - 1
+"""The step number that stands for a value drawn once per sequence."""
+
+PER = ("sequence", "step")
+
+MOST_SEED = 2**64 - 1
+SEED = "a seed is a whole number from 0 to 2**64 - 1"
+
+
+def dropout(
+    rate: float,
+    like: Any,
+    features: int | tuple[int, ...] = (),
+    *,
+    seed: int,
+    per: str = "sequence",
+    dtype: Any = "float32",
+    identities: Any = None,
+    before: Any = 0,
+) -> Any:
+    """Dropout masks: 0 with probability `rate`, and 1 / (1 - rate) otherwise, as in PyTorch and Keras.
+
+    A number depends on the seed, the sequence, its step and its feature alone. So a sequence has the same
+    mask in any batch and however it is cut.
+
+    Args:
+        rate: The probability of 0, from 0 to 1.
+        like: A `Ragged`, or the lengths of the sequences.
+        features: The feature shape of a mask.
+        seed: A whole number from 0 to 2**64 - 1. Masks that should differ have different seeds: of inputs and
+            of memories, of one epoch and the next.
+        per: "sequence" for an array [batch, *features], which a recurrence takes as a static: a mask for all
+            steps of a sequence. "step" for a `Ragged` with a mask for each step, which it takes as an input.
+        dtype: The dtype of the masks.
+        identities: [batch], a whole number that identifies each sequence; by default its place in the batch.
+        before: How many steps of each sequence were cut off in front: a whole number, or [batch].
+
+    Raises:
+        InputError: For a rate outside 0 to 1, another `per`, and lengths or identities that do not fit.
+
+    >>> dropout(0.5, [2, 3], 4, seed=1).tolist()
+    [[0.0, 2.0, 0.0, 2.0], [0.0, 2.0, 2.0, 0.0]]
+    >>> dropout(0.5, [2, 3], 4, seed=1, per="step")
+    Ragged(2 sequences of 2 to 3 steps, 4 features, float32)
+    """
+    rate = number(rate, "a dropout rate is from 0 to 1", lambda value: 0 <= value <= 1)
+    name = dtype_name(dtype, "a dropout mask")
+    scale = np.asarray(0 if rate == 1 else 1 / (1 - rate), name)
+
+    def mask(numbers: Array) -> Array:
+        return np.where(numbers < rate, np.zeros((), name), scale)
+
+    drawn = uniform(like, features, seed=seed, per=per, identities=identities, before=before)
+    return drawn.with_values(mask(drawn.values)) if isinstance(drawn, Ragged) else mask(drawn)
+
+
+def uniform(
+    like: Any,
+    features: int | tuple[int, ...] = (),
+    *,
+    seed: int,
+    per: str = "sequence",
+    identities: Any = None,
+    before: Any = 0,
+) -> Any:
+    """Random numbers from 0 up to 1, float64: an array [batch, *features], or a `Ragged` with per="step".
+
+    The arguments and errors are those of `dropout`.
+
+    >>> uniform([2, 3], seed=1).round(3)
+    array([0.019, 0.208])
+    """
+    choice(per, f"per is {' or '.join(map(repr, PER))}", PER)
+    offsets = like.offsets[-1] if isinstance(like, Ragged) else offsets_of(whole_numbers(like, None, "like"))
+    count = len(offsets) - 1
+    names = identified(identities, count)
+    shape = Spec(features).shape
+    if per == "sequence":
+        return numbers_at(seed, names, np.full(count, WHOLE_SEQUENCE), shape)
+    given = array_of(before, "before")
+    given = np.broadcast_to(given, count) if given.ndim == 0 else given
+    lengths, skipped = np.diff(offsets), whole_numbers(given, count, "before", WHOLE_SEQUENCE - 1)
+    steps = positions_of(skipped, lengths)
+    drawn = numbers_at(seed, np.repeat(names, lengths), steps, shape)
+    return like.with_values(drawn) if isinstance(like, Ragged) else Ragged(drawn, (offsets,))
+
+
+def identified(identities: Any, count: int) -> Array:
+    """The identities of sequences as 64-bit integers; their places by default."""
+    return whole_numbers(
+        np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
+    )
+
+
+def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
+    """The random numbers [len(steps), *shape] in [0, 1) of these sequences at these steps."""
+    seed = whole(seed, SEED, 0, MOST_SEED)
+    size = int(np.prod(shape, dtype=np.int64))
+    # A number of 53 bits takes two of the four words that a counter gives.
+    blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
+    key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
+    drawn, together = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
+    for begin in range(0, len(steps), together):
+        rows = slice(begin, begin + together)
+        step, name = low(steps[rows, None].astype(np.uint64)), identities[rows, None].astype(np.uint64)
+        words = np.stack(philox((blocks, step, low(name), name >> THIRTY_TWO), key), axis=-1)
+        upper, lower = words[..., 0::2] >> np.uint64(5), words[..., 1::2] >> np.uint64(6)
+        bits = (upper << np.uint64(26)) | lower
+        drawn[rows] = bits.reshape(len(step), -1)[:, :size] * 2.0**-53
+    return drawn.reshape(len(steps), *shape)
+
+
+# ---- the generator -----------------------------------------------------------------------------------------
+
+THIRTY_TWO = np.uint64(32)
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL = 0x9E3779B9, 0xBB67AE85
+ROUNDS = 10
+IN_CACHE = 2**13
+"""How many counters are worked on together."""
+
+
+def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """Four 32-bit words for each counter of four such words; words are stored in uint64."""
+    a, b, c, d = counter
+    first, second = key
+    for _ in range(ROUNDS):
+        product_a, product_c = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, c = (
+            (product_c >> THIRTY_TWO) ^ b ^ np.uint64(first),
+            (product_a >> THIRTY_TWO) ^ d ^ np.uint64(second),
+        )
+        b, d = low(product_c), low(product_a)
+        first, second = (first + WEYL[0]) & 0xFFFFFFFF, (second + WEYL[1]) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+def low(words: Array) -> Array:
+    """The lower 32 bits."""
+    return words & np.uint64(0xFFFFFFFF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

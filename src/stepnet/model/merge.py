@@ -1,0 +1,69 @@
+"""The outputs of two directions as one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.arguments import choice
+from stepnet.compiler.values.dtypes import DTYPES, promoted_float
+from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.model.nested import is_traced
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
+    """The features of both outputs concatenated; the first `rows` axes are not features.
+
+    Two outputs without features become one with two.
+    """
+    return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
+
+
+MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
+    "concat": side_by_side,
+    "sum": lambda forward, backward, _: forward + backward,
+    "average": lambda forward, backward, _: (forward + backward) / 2,
+    "product": lambda forward, backward, _: forward * backward,
+}
+
+
+def checked_merge(merge: Any) -> str | None:
+    """The name of a merge, or None; raises `InputError` for an unknown one."""
+    return (
+        None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
+    )
+
+
+def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
+    """The outputs of both directions as one, leaf by leaf."""
+    backward = arranged(backward, forward)
+    if skeleton(forward) != skeleton(backward):
+        raise InputError(
+            f"outputs of the two directions do not merge: {skeleton(forward)} and {skeleton(backward)}"
+        )
+    pairs = zip(leaves(forward), leaves(backward), strict=True)
+    rows = 1 if last_only or is_traced(forward) else 2
+    return rebuild(forward, [merged_leaf(first, second, how, rows) for first, second in pairs])
+
+
+def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
+    """One merged output; `rows` is the number of first axes that are no features."""
+    if isinstance(forward, Ragged):
+        return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
+    here, there = forward.shape, backward.shape
+    if len(here) != len(there) or (here[:-1] != there[:-1] if how == "concat" else here != there):
+        shapes = f"{here[rows:]} and {there[rows:]}"
+        raise InputError(
+            f"outputs of the two directions do not merge by {how!r}: their features are {shapes}"
+        )
+    stored = promoted_float((forward.dtype, backward.dtype))
+    if DTYPES[stored].is_stored:
+        # In the dtype that it is computed in, and rounded once.
+        compute = DTYPES[stored].compute
+        whole = MERGES[how](forward.astype(compute), backward.astype(compute), rows)
+        return whole.astype(stored)
+    return MERGES[how](forward, backward, rows)

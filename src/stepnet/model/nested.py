@@ -1,0 +1,209 @@
+"""Recurrences inside recurrences: a step that calls another `RNN` over an inner level of its input.
+
+    def step(utterances, h, params):                   # of one speaker: at each step an utterance
+        _, said = frames(utterances, initial="zeros")  # a recurrence over its frames
+        h = np.tanh(said @ params["W"] + h @ params["R"])
+        return h, h
+
+    outputs, final = sn.RNN(step, params, memory=16)(speakers)   # a Ragged of two levels
+
+How the inner memory begins is said at every call: `initial="zeros"` begins each inner sequence anew, any
+value of the step, as the outer memory, continues from there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.meanings import REDUCTIONS
+from stepnet.compiler.net.types import CONST, ROWS
+from stepnet.compiler.trace.lines import refuse
+from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted
+from stepnet.compiler.values.arguments import is_one_of, shown
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.model.batch import ZEROS
+from stepnet.model.declared import Declared
+from stepnet.model.reading import NO_LAST
+from stepnet.model.watch import as_watched
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+def is_traced(structure: Any) -> bool:
+    """Whether sequences are values of a step that is being traced."""
+    if isinstance(structure, np.ndarray | Ragged):
+        return False
+    return any(isinstance(leaf, Traced) for leaf in leaves(structure))
+
+
+# ---- inside a step -----------------------------------------------------------------------------------------
+
+
+def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
+    """The outputs and the last memory of a recurrence over the inner sequences of a step's input.
+
+    Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
+    how the memory begins.
+    """
+    sequences = rnn.as_declared(sequences)
+    rnn, output_of = as_watched(rnn)
+    builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
+
+    def here(leaf: Any) -> Any:
+        return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
+
+    sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))
+    named = list(named_leaves(sequences))
+    for name, leaf in named:
+        if not isinstance(leaf, Traced) or len(leaf.type.extent) < 2:
+            what = f"input `{name}`" if name else "the input"
+            raise refuse(
+                f"{what} of a recurrence inside a step is no sequence there: an inner recurrence runs over "
+                "an input of two levels or more"
+            )
+    inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
+    given = transform(lambda leaf: Spec(row_value(leaf).type.shape, leaf.type.dtype), statics)
+    traced = rnn.traced_for(rebuild(sequences, inputs), given).unrounded
+    operands = [leaf.number for _, leaf in named]
+    operands += [value.number for value in memory_values(builder, initial, traced)]
+    operands += [leaf.number for leaf in leaves(statics)]
+    title = getattr(rnn.step, "__name__", type(rnn.step).__name__)
+    operands += [
+        lifted(builder, value, ())
+        if isinstance(value, Traced)
+        else builder.constant(value, f"{title}.{name}".rstrip("."))
+        for name, value in named_leaves(rnn.params)
+    ]
+    gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands)
+    outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
+    if last_only:
+        if any(len(traced.body.type_of(number).extent) > 1 for number in traced.body.results):
+            raise refuse(NO_LAST)
+        outputs = transform(lambda output: reduce(output, "first" if rnn.reverse else "last"), outputs)
+    return outputs, rebuild(traced.memory, [Traced(builder, number) for number in gives.memories])
+
+
+def row_value(leaf: Any) -> Traced:
+    """A value with one entry per row; raises `StepError` for anything else."""
+    if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
+        raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
+    return leaf
+
+
+def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
+    """The initial memories of an inner recurrence."""
+    expected = list(named_leaves(traced.memory))
+    if initial is None and builder.is_model:
+        initial = ZEROS
+    if initial is None:
+        raise refuse(
+            "a recurrence inside a step says how its memory begins: initial='zeros' anew for each inner "
+            "sequence, or a value of the step to continue from"
+        )
+    if isinstance(initial, str):
+        if initial != ZEROS:
+            raise refuse(f"initial is 'zeros' or values of the step, not {initial!r}")
+        zeros = [builder.constant(np.zeros(spec.shape, spec.dtype)) for _, spec in expected]
+        return [Traced(builder, builder.add("expand", number, extent=ROWS)) for number in zeros]
+    initial = arranged(initial, traced.memory)
+    if skeleton(initial) != skeleton(traced.memory):
+        raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
+    values: list[Traced] = []
+    for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
+        what = f"the initial memory {name}".strip()
+        if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
+            raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
+        if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
+            raise refuse(
+                f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype].text}{list(spec.shape)}"
+            )
+        values.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
+    return values
+
+
+def reduce(sequence: Any, how: str) -> Traced:
+    """One value per row from each inner sequence of a step. Zeros where a sequence is empty.
+
+    The dtype is the one that NumPy gives: the mean of integers is float64.
+
+    Args:
+        sequence: An inner sequence: an input of a step over two or more levels, a static that is a `Ragged`,
+            or what was computed from one. Each step of it has any features.
+        how: "sum", "mean", "max", "first" or "last", over the steps of each sequence.
+
+    Raises:
+        StepError: For a value that is no inner sequence, and for another `how`.
+
+    >>> import stepnet as sn
+    >>> def step(words, h, params):
+    ...     h = h + sn.reduce(words, "max")
+    ...     return h, h
+    >>> documents = sn.Ragged.from_list([[np.array([1.0, 3.0]), np.array([2.0])], [np.zeros(0)]])
+    >>> sn.RNN(step, memory=())(documents)[1]
+    array([5., 0.])
+    """
+    if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
+        raise refuse("reduce takes inner sequences: values of a step that are sequences there")
+    if not is_one_of(how, REDUCTIONS):
+        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {shown(how)}")
+    wanted = REDUCTIONS[how](np.zeros((1, 1), sequence.dtype)).dtype
+    return apply("reduce", sequence.astype(wanted), how=how)
+
+
+def softmax_over_steps(scores: Any) -> Traced:
+    """The softmax of scores over the steps of each inner sequence: positive weights that sum to one.
+
+    An empty sequence has no weights, so a sum weighted by them is zero.
+
+    Args:
+        scores: An inner sequence of scores; see `reduce`. With features, each feature has weights of its own.
+
+    Raises:
+        StepError: For a value that is no inner sequence.
+
+    >>> import stepnet as sn
+    >>> def step(query, h, params, statics):
+    ...     weights = sn.softmax_over_steps(np.sum(statics * sn.expand(query, statics), axis=-1))
+    ...     h = h + sn.reduce(statics * weights[:, None], "sum")
+    ...     return h, h
+    >>> keys = sn.Ragged.from_list([np.eye(2), np.zeros((0, 2))])
+    >>> outputs, _ = sn.RNN(step, memory=2)(np.array([[[np.log(3), 0]], [[0, 0]]]), statics=keys)
+    >>> outputs.round(2).tolist()
+    [[[0.75, 0.25]], [[0.0, 0.0]]]
+    """
+    if not isinstance(scores, Traced) or len(scores.type.extent) < 2:
+        raise refuse(
+            "softmax_over_steps takes scores of sequences: values of a step that are sequences there"
+        )
+    grown = np.exp(scores - expand(reduce(scores, "max"), scores))
+    return grown / expand(reduce(grown, "sum"), scores)
+
+
+def expand(value: Any, like: Any) -> Traced:
+    """A value of a step repeated at every step of its row's inner sequence.
+
+    Args:
+        value: A value of the step, [rows, features...].
+        like: The inner sequence that says how often each row is repeated.
+
+    Raises:
+        StepError: For arguments that are no values of a step.
+
+    >>> import stepnet as sn
+    >>> def step(words, h, params):
+    ...     h = sn.reduce(words * sn.expand(h, words), "sum")
+    ...     return h, h
+    >>> documents = sn.Ragged.from_list([[np.array([1.0, 3.0]), np.array([2.0])]])
+    >>> sn.RNN(step, memory=())(documents, initial=np.array([10.0]))[0].to_list()
+    [array([40., 80.])]
+    """
+    if not isinstance(value, Traced) or not isinstance(like, Traced):
+        raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
+    builder = builder_of((value, like))
+    value, like = (Traced(builder, lifted(builder, operand, ())) for operand in (value, like))
+    if value.type.extent == like.type.extent:
+        return value
+    return apply("expand", value, extent=like.type.extent)

@@ -1,0 +1,79 @@
+"""Runs a net on arrays in the order of its inputs, and returns results in the order of its results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from stepnet.compiler.targets import Bound, Call, Order, Results
+from stepnet.model.program import NetProgram
+
+Array = np.ndarray
+Arrays = Sequence[Array | None]
+"""The arrays of a net's inputs; None is a memory of zeros."""
+
+
+def run_net(
+    program: NetProgram, arrays: Arrays, call: Call, engine: Order, separate_outputs: int | None = None
+) -> list[Array]:
+    """Runs a net on the arrays of its inputs, and returns its results.
+
+    separate_outputs: as in `Call`.
+    """
+    laid_out = call_on(program, arrays, call, separate_outputs)
+    return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))
+
+
+@dataclass(frozen=True)
+class BoundNet:
+    """A net with its parameters, for several calls."""
+
+    program: NetProgram
+    bound: Bound
+
+    @classmethod
+    def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
+        """The net with the parameters among the arrays of its inputs."""
+        return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
+
+    def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
+        """Runs the net on the arrays of its inputs, and returns its results; see `run_net`."""
+        return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
+        self.bound.release()
+
+
+def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
+    """The array of an input, zeros where it is None."""
+    if (array := arrays[place]) is not None:
+        return array
+    type_ = program.net.type_of(program.net.inputs[place])
+    return np.zeros((call.positions.rows, *type_.shape), type_.dtype)
+
+
+def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
+    """The parameters among the arrays of a net's inputs."""
+    return [filled(program, arrays, place, call) for place in program.ends.parameters]
+
+
+def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
+    """The call on the arrays of a net's inputs."""
+    ends = program.ends
+    return call.with_arrays(
+        [filled(program, arrays, place, call) for place in ends.sequences],
+        [arrays[place] for place in ends.memories],
+        [filled(program, arrays, place, call) for place in ends.statics],
+        call.last_only,
+        separate_outputs,
+    )
+
+
+def in_order(program: NetProgram, results: Results) -> list[Array]:
+    """Results in the order of the net's."""
+    ends = program.ends
+    places = (*ends.steps, *ends.rows, *ends.totals)
+    by_place = dict(zip(places, results.arrays, strict=True))
+    return [by_place[place] for place in range(len(by_place))]

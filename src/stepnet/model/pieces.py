@@ -1,0 +1,169 @@
+"""The steps of a call divided into pieces of k steps, each a separate call.
+
+    [a a a a a]                [a a]   [a a]   [a]
+    [b b b . .]   --k = 2-->   [b b] , [b .] ,       a sequence without steps in a piece is not in it
+    [c . . . .]                [c .]
+
+A piece is a window of the same k steps of all sequences. A recurrence from the first step takes the pieces in
+order, one from the last step from the last piece on: there each sequence begins in the piece that has its
+last step, so nothing depends on how sequences lie. Where the steps of a piece lie together in the arrays of
+the call they are used there; else they are copied, end to end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from types import EllipsisType
+from typing import TypeAlias
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import within_steps
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_static_extent
+from stepnet.compiler.targets import Call
+from stepnet.compiler.values.arguments import is_one_of, whole
+from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+Places: TypeAlias = "Array | slice | EllipsisType"
+Checkpoint: TypeAlias = "int | str | None"
+"""After how many steps the memories are kept: "sqrt" is the root of the most steps; None keeps all values."""
+
+CHECKPOINT_IS = "checkpoint is None, 'sqrt' or how many steps there are from 1 on between two kept memories"
+
+
+def checked_checkpoint(value: object) -> Checkpoint:
+    """The argument `checkpoint`; raises `InputError` for anything that it cannot be.
+
+    >>> checked_checkpoint("sqrt"), checked_checkpoint(10)
+    ('sqrt', 10)
+    """
+    if value is None or is_one_of(value, ("sqrt",)):
+        return value
+    return whole(value, CHECKPOINT_IS, 1)
+
+
+def piece_size(checkpoint: "int | str", longest: int) -> int:
+    """The largest number of steps of a piece.
+
+    >>> piece_size("sqrt", 10), piece_size(3, 10), piece_size("sqrt", 0)
+    (4, 3, 1)
+    """
+    return max(1, ceil(sqrt(longest))) if isinstance(checkpoint, str) else checkpoint
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of a call. rows: the sequences that have one of them. places: where their values lie in the
+    arrays of the whole call, level by level. beside: the same of sequences that rows have besides. call:
+    where they lie in the arrays of the piece.
+    """
+
+    rows: Places
+    places: tuple[Places, ...]
+    beside: dict[str, Places]
+    call: Call
+
+    def where(self, type_: Type) -> Places:
+        """Where the values of a type lie in the arrays of the whole call."""
+        if type_.extent == CONST:
+            return ...
+        if is_static_extent(type_.extent):
+            return self.beside[type_.extent[-1]]
+        return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
+
+    def of(self, array: Array, type_: Type) -> Array:
+        """The part of a whole call's array that belongs to the piece, for values of this type."""
+        return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
+
+    def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
+        """The parts of a net's first input arrays that belong to the piece."""
+        pairs = zip(net.inputs, arrays, strict=False)
+        return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
+
+    def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
+        """Writes a net's results for the piece to their positions in arrays of the whole call."""
+        for number, part, array in zip(net.results, results, arrays, strict=True):
+            array[self.where(net.type_of(number))] = part
+
+
+def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = False) -> Iterator[Piece]:
+    """The pieces of a call, in the order in which a recurrence takes them, or its gradient.
+
+    reverse: whether the recurrence runs from the last step. counts: whether it asks how many steps were
+    before. back: the other way round, as its gradient takes them.
+    """
+    firsts = range(0, int(call.positions.lengths.max(initial=0)), size)
+    for first in reversed(firsts) if reverse != back else firsts:
+        yield piece(call, first, size, reverse, counts)
+
+
+def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
+    """The piece of a number of steps from a given step on."""
+    whole = call.positions.lengths
+    alive = np.flatnonzero(whole > first)
+    lengths = np.minimum(whole[alive] - first, size)
+    begun = None
+    if counts:
+        before = whole[alive] - first - lengths if reverse else np.full(len(alive), first)
+        begun = before if call.step_offset is None else before + call.step_offset[alive]
+    return part_of(call, alive, np.full(len(alive), first), lengths, begun)
+
+
+def part_of(
+    call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
+) -> Piece:
+    """The piece of some sequences, each from a step of its own on.
+
+    begun: how many steps each had before these. apart: whether the steps of each sequence lie together in it,
+    as those of arrays [time, batch] do not.
+    """
+    positions = call.positions
+    at = positions.places(alive, firsts, lengths)
+    starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
+    places, inner = [at], ()
+    if positions.inner:
+        places, inner = within_steps(at, positions.inner)
+    elif total and int(at.max()) + 1 - int(at.min()) == total:
+        lowest, first = int(at.min()), int(firsts[0])
+        if positions.steps is None:
+            places, starts = [np.arange(lowest, lowest + total)], positions.starts[alive] - lowest + firsts
+        elif not apart and (firsts == first).all():
+            places, steps = (
+                [np.arange(lowest, lowest + total)],
+                positions.steps[first : first + int(lengths.max())],
+            )
+            starts, steps = positions.starts[alive] - lowest + int(steps[0]), steps - steps[0]
+    everyone = len(alive) == positions.rows
+    beside = {axis: of_rows(offsets, alive) for axis, offsets in positions.beside.items()}
+    inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in positions.beside.items()}
+    part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=begun)
+    rows = slice(None) if everyone else alive
+    return Piece(rows, tuple(map(together, places)), beside, part)
+
+
+def of_rows(offsets: Array, rows: Array) -> Places:
+    """Where the values of some rows' sequences lie."""
+    return together(positions_of(offsets[rows], np.diff(offsets)[rows]))
+
+
+def together(places: Array) -> Places:
+    """A slice in the place of numbers that follow one another."""
+    if len(places) and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
+
+
+def zeros(type_: Type, call: Call) -> Array:
+    """Zeros of a type, for all that there is of it in a call."""
+    positions = call.positions
+    beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
+    if beside is not None:
+        count = (int(beside[-1]),)
+    elif type_.extent in (CONST, ROWS, STEPS):
+        count = {CONST: (), ROWS: (positions.rows,), STEPS: (positions.total,)}[type_.extent]
+    else:
+        count = (int(positions.inner[len(type_.extent) - 3][-1]),)
+    return np.zeros((*count, *type_.shape), type_.dtype)

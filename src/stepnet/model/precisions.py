@@ -1,0 +1,50 @@
+"""Layers whose recurrences have precisions, one for each recurrence in the order that it runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from stepnet.compiler.net.precision import Precision
+from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.recurrence import RNN
+
+Layer = RNN | Stack | Bidirectional
+Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
+
+
+def leaves_in_order(layer: Layer) -> Iterator[RNN]:
+    """The recurrences of layers, in the order they run."""
+    if isinstance(layer, RNN):
+        yield layer
+        return
+    for part in layer.layers:
+        yield from leaves_in_order(part)
+
+
+def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: Any) -> Any:
+    """Layers with these precisions for their recurrences, None for those that stay as they are, and a report
+    of the choice.
+    """
+    given = iter(precisions)
+
+    def changed(rnn: RNN) -> RNN:
+        precision = next(given)
+        own = report if rnn is layer else None
+        return rnn if precision is None else rnn.in_precision(precision, own)
+
+    return with_recurrences(layer, changed, report)
+
+
+def without_end(layer: Layer) -> Layer:
+    """The same layers with steps that do not end sequences early."""
+    return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
+
+
+def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
+    """Layers with another recurrence in place of each, and a report for all of them."""
+    if isinstance(layer, RNN):
+        return change(layer)
+    parts = [with_recurrences(part, change) for part in layer.layers]
+    if isinstance(layer, Stack):
+        return Stack(parts, report=report)
+    return replace(layer, forward=parts[0], backward=parts[1], report=report)

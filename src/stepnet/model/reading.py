@@ -1,0 +1,100 @@
+"""The checked arguments of a call, and the results in the form of the input."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from stepnet.compiler.targets import Bound, Call, Order
+from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.errors import InputError
+from stepnet.model.batch import Batch, Statics, begun_steps
+from stepnet.model.calls import Calls
+from stepnet.model.control import mask_array, run_until
+from stepnet.model.executables import Form
+from stepnet.model.program import Program
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+Kind = TypeVar("Kind", bound=Program)
+NO_LAST = "last_only is for outputs that there is one of per step; this one is a sequence at each"
+NO_END = "a step with until= gives one value per row; one of its outputs is a sequence"
+
+
+@dataclass(frozen=True)
+class Reading(Generic[Kind]):
+    """The checked arguments of a call.
+
+    running: the program of the step with its control. ends: whether sequences may end early.
+    """
+
+    batch: Batch
+    program: Kind
+    running: Program
+    call: Call
+    ends: bool
+
+    def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
+        """Runs the call on the engine asked for, and returns the outputs and the last memory.
+
+        calls: the prepared calls of the model, to which this one is added if it is the second of its form.
+        form: its form; None for a call that is never prepared.
+        """
+        # The first call makes much, up to its end, and none of that is garbage before.
+        with nullcontext() if self.running.is_bound(asked) else paused_collector():
+            bound = self.running.bound(asked)
+            if form is not None and calls.is_due(form):
+                calls.prepare(form, self.program, bound, self.call, self.batch.like)
+            return self.answer(bound)
+
+    def answer(self, bound: Bound) -> tuple[Any, Any]:
+        """The outputs and the last memory, in the structures of the step."""
+        program, call, levels = self.program, self.call, self.running.levels
+        if max(levels, default=1) > 1 and (self.ends or call.last_only):
+            raise InputError(NO_END if self.ends else NO_LAST)
+        outputs: list[Any]
+        if self.ends:
+            ended = len(leaves(program.memory))
+            lengths, results = run_until(bound, call, self.running.net, ended)
+            outputs = results.outputs
+            if not call.last_only:
+                outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
+        else:
+            results = program.split(bound(call))
+            outputs = self.shaped(results.outputs)
+        return rebuild(program.output, outputs), program.final(results.final)
+
+    def shaped(self, outputs: list[Any]) -> list[Any]:
+        """Outputs in the form of the input."""
+        if self.call.last_only:
+            return outputs
+        return list(map(self.batch.like_input, outputs, self.running.levels))
+
+    def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
+        """The outputs, and the last memories in the dtypes that they are carried in."""
+        results = self.program.split(bound(self.call))
+        return rebuild(self.program.output, self.shaped(results.outputs)), results.final
+
+
+def call_of(
+    batch: Batch,
+    memories: Sequence[Array | None],
+    statics: Sequence[Statics],
+    last_only: bool,
+    mask: Any,
+    begun: Any,
+) -> Call:
+    """The call of a batch from these memories. statics: those of each recurrence, in the order they run."""
+    beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}
+    return Call(
+        batch.positions.with_statics(beside),
+        batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
+        memories,
+        [array for still in statics for array in still.arrays],
+        last_only,
+        None if begun is None else begun_steps(begun, batch.count),
+    )

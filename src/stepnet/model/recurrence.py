@@ -1,0 +1,398 @@
+"""A step run over sequences of any length: `RNN`, and `scan`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.trace.lines import refuse
+from stepnet.compiler.trace.step import Spec, Step
+from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.model import nested
+from stepnet.model.batch import checked_array
+from stepnet.model.control import Controls
+from stepnet.model.declared import Declared, check_masked, same_parameters
+from stepnet.model.program import Asked, StepProgram
+
+if TYPE_CHECKING:
+    from stepnet.model.scopes import Scopes
+    from stepnet.model.streams.stream import Stream
+
+
+class RNN(Declared):
+    """A recurrence: `outputs, final = rnn(sequences)`.
+
+    Args:
+        step: step(x, memory, params) -> (output, memory), each an array [rows, features...] or a nested dict,
+            tuple or namedtuple of such arrays. A step with parameters named `statics` or `index` gets them
+            too: values that each sequence has once, and how many steps of the sequence came before.
+        params: The parameters, arrays in any structure. They are copied here. Arrays that the step captures
+            are copied when it is traced.
+        memory: The features of the memory: 64, (4, 16), {"h": 64, "c": 64} or `Spec`s. The dtype is the
+            promoted floating dtype of inputs and parameters, unless a `Spec` has another.
+        inputs: The features of the inputs, likewise. Without it they are known at the first call.
+        statics: The features of the statics, likewise.
+        reverse: Whether each sequence runs from its own last step to its first.
+        unroll: How many steps the code of the loop holds one after the other. Results do not depend on it.
+        until: A function of a step's output and next memory that returns a bool per row. A sequence ends with
+            the first step for which it is True, that step included. The outputs are then a shorter `Ragged`,
+            whatever the inputs are.
+
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+
+    Raises:
+        InputError: For arguments of another form.
+        StepError: For a step that cannot be traced; at the first call if `inputs` is not given.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> def step(x, h, params):
+    ...     h = np.tanh(x @ params["W"] + h @ params["R"])
+    ...     return h, h
+    >>> ones = {"W": np.ones((1, 2), "float32"), "R": np.zeros((2, 2), "float32")}
+    >>> rnn = sn.RNN(step, ones, memory=2)
+    >>> outputs, final = rnn(sn.Ragged.from_list([np.zeros((3, 1), "float32"), np.ones((1, 1), "float32")]))
+    >>> outputs.to_list()[1].round(2)
+    array([[0.76, 0.76]], dtype=float32)
+    >>> final.round(2)
+    array([[0.  , 0.  ],
+           [0.76, 0.76]], dtype=float32)
+    """
+
+    # ---- looking at it
+
+    @property
+    def net(self) -> Net:
+        """The net of the whole recurrence, as traced."""
+        return self.program.net
+
+    @property
+    def plan(self) -> Plan:
+        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
+        several.
+        """
+        return self.program.plan
+
+    @property
+    def schedule(self) -> Schedule:
+        """The parts that run one after the other: a single one, unless recurrences are nested."""
+        return self.program.schedule
+
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
+        """The plan as text: what runs once, before, in and after the loop, and what it costs.
+
+        Args:
+            engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, and how long that is estimated to
+                take; of 100 steps, unless `steps` says otherwise.
+            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
+
+        Returns:
+            One line per operation, by phase, with the floating-point operations and the bytes of parameters
+            of each phase, and the engine that runs it.
+
+        Raises:
+            InputError: Before the first call of a recurrence that was made without `inputs`, and for an
+                engine that is not known.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (x @ p + h, h), np.ones((3, 2), "float32"), memory=2, inputs=3)
+        >>> "x @ p" in rnn.explain()
+        True
+        >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
+        True
+        """
+        from stepnet.explain.plan import checked_size, explain  # late: it is not what runs
+
+        return explain(self.schedule, checked_engine(engine), checked_size(rows, steps))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
+        made = partial(
+            RNN,
+            memory=self.memory,
+            inputs=self.inputs,
+            statics=self.statics,
+            reverse=self.reverse,
+            unroll=self.unroll,
+            until=self.until,
+        )
+        return remade, (made, self.step, self.params, self.precision, self.report)
+
+    def with_params(self, params: Any) -> "RNN":
+        """The same recurrence with other parameters.
+
+        Nothing is traced, planned or compiled again: both recurrences share their compiled code. The
+        parameters are copied here and packed at the first call. Arrays that the step captures stay as they
+        were captured.
+
+        Args:
+            params: The new parameters, in the structure, shapes and dtypes of the old ones. In a step they
+                may be parameters of that step, which then have gradients.
+
+        Returns:
+            A new `RNN`. The old one is unchanged.
+
+        Raises:
+            InputError: For another structure, or other shapes or dtypes.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float32"), memory=1)
+        >>> doubled = rnn.with_params(np.full(1, 2, "float32"))
+        >>> x = np.ones((1, 2, 1), "float32")
+        >>> rnn(x)[0].sum(), doubled(x)[0].sum()
+        (np.float32(2.0), np.float32(4.0))
+        """
+        made = same_parameters(params, self.params)
+        return self.changed(lambda program: program.with_params(made), params=made)
+
+    def with_kinds_of(self, params: Any) -> "RNN":
+        """The same recurrence traced with parameters of other shapes or dtypes, where they are others."""
+        pairs = zip(leaves(params), leaves(self.params), strict=True)
+        if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
+            return self
+        function, (made, step, _, precision, report) = self.__reduce__()
+        return function(made, step, params, precision, report)
+
+    def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
+        """The same recurrence in a precision, with a report of the choice. `stepnet.quantize` makes both."""
+        return self.changed(
+            lambda program: program.in_precision(precision), precision=precision, report=report
+        )
+
+    def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
+        """The same with other attributes, and a change to each program."""
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self) | attributes)
+        made.programs = self.programs.changed(change)
+        return made
+
+    def __repr__(self) -> str:
+        name = getattr(self.step, "__name__", type(self.step).__name__)
+        return f"RNN({name}, memory={skeleton(self.memory)}{', reverse=True' if self.reverse else ''})"
+
+    # ---- running it
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> tuple[Any, Any]:
+        """The outputs, and the last memory of each sequence.
+
+        Args:
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the step
+                expects it.
+            initial: The memory before the first step: arrays [batch, features...] in the structure of the
+                memory. Zeros by default.
+            statics: Values that each sequence has once: arrays [batch, features...] in the structure of the
+                statics, or a `Ragged` with sequences of its own for each sequence.
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            last_only: Whether to return only the last output of each sequence, [batch, features...]; zeros
+                for an empty sequence.
+            engine: An engine, or several in order of preference.
+            mask: A bool for each step, in the form of the inputs. A step where it is False leaves the memory
+                as it is.
+            masked: The output at such a step: "repeat", the output of the step before (zeros where there is
+                none), or "zero".
+            begun: The number of steps of each sequence that were run in earlier calls, from which `index`
+                counts on: a whole number, or an array [batch].
+            time_major: Whether arrays of sequences, the mask and outputs are [time, batch, ...]. They are
+                read and written in place.
+
+        Returns:
+            The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
+            beyond the lengths. Then the last memory of each sequence, [batch, features...], in the structure
+            of the memory.
+
+        Raises:
+            InputError: For arguments that do not fit the recurrence or one another.
+            StepError: For a step that cannot be traced, at the first call with such inputs.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> outputs, final = total(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]), lengths=[3, 2])
+        >>> outputs.tolist(), final.tolist()
+        ([[1.0, 3.0, 6.0], [4.0, 9.0, 0.0]], [6.0, 9.0])
+        >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
+        [[1.0, 1.0, 4.0]]
+        """
+        programs, form = self.programs, None
+        if statics is None and lengths is None and mask is None and begun is None and self.until is None:
+            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            if results is not None:
+                return results
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        if nested.is_traced(sequences):
+            check_in_step(lengths, asked, masked, (mask, begun, self.until, time_major or None))
+            return nested.in_step(self, sequences, initial, statics, last_only)
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, programs.calls, form)
+
+    def stream(
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
+    ) -> "Stream":
+        """A stream of sequences that are run one step at a time: `stream.step(x)`.
+
+        Args:
+            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
+            initial: The memory before the first step, as for a call.
+            statics: Values that each row has once, as for a call.
+            engine: An engine, or several in order of preference.
+            begun: The number of steps that were run before, as for a call.
+
+        Returns:
+            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+
+        Raises:
+            InputError: For a recurrence with `reverse=True` or `until`, and for arguments that do not fit.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, h, p: (h + x, h + x), memory=()).stream(rows=2)
+        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
+        ([1.0, 2.0], [11.0, 22.0])
+        """
+        from stepnet.model.streams.layers import Leaf  # late: not everybody has streams
+        from stepnet.model.streams.stream import Stream
+
+        return Stream(Leaf(self), rows, initial, statics, engine, begun)
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> "Scopes":
+        """The value of every named variable at every step, for debugging.
+
+        The names are:
+
+        - `inputs`, `before` and `after` (the memory), `statics` and `outputs`; `inputs.left` where the inputs
+          are a structure.
+        - Each local variable of the step, with its last value where it is assigned more than once. A variable
+          with a name of the list above is `step.inputs`.
+        - `function.name` for a local variable of a function that the step calls, from the last call.
+        - `frames.h` and `frames.outputs` for a recurrence inside the step that is called `frames`: a sequence
+          at each step.
+
+        Parameters, and statics that are sequences, are left out. At a step that `mask` leaves out, the
+        variables have the values that are then dropped.
+
+        Args:
+            sequences: As for a call.
+            initial: As for a call.
+            statics: As for a call.
+            lengths: As for a call.
+            mask: As for a call.
+            masked: As for a call.
+            begun: As for a call.
+            time_major: As for a call.
+
+        Returns:
+            `Scopes`: `scopes["name"]` is a `Ragged` with the value at every step, `scopes.step(row, number)`
+            a dict of all values of one step, and `print(scopes)` shows a table.
+
+        Raises:
+            InputError: For arguments that do not fit the recurrence or one another.
+            StepError: For a step that cannot be traced, and inside another step.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> def step(x, h, params):
+        ...     doubled = 2 * x
+        ...     return h + doubled, h + doubled
+        >>> scopes = sn.RNN(step, memory=()).trace_steps(sn.Ragged.from_list([[1.0, 2.0], [3.0]]))
+        >>> scopes["doubled"].to_list(), float(scopes.step(0, 1)["before"])
+        ([array([2., 4.]), array([6.])], 2.0)
+        """
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        from stepnet.model.scopes import step_scopes  # late: it is not what runs
+
+        return step_scopes(self, sequences, initial, statics, lengths, control)
+
+
+def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, ...]) -> None:
+    """Raises `StepError` for arguments that a recurrence inside a step does not take.
+
+    others: the mask, the numbers of earlier steps, the condition of an early end, and the order of axes; None
+        where they are not given.
+    """
+    if any(other is not None for other in others):
+        raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
+    if lengths is not None or engine != "auto":
+        raise refuse(
+            "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
+            "lengths, and it runs where the outer one does; give engine= to that one"
+        )
+    check_masked(masked)
+
+
+def remade(
+    made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None, report: Any
+) -> RNN:
+    """A copy of a recurrence in its precision."""
+    rnn = made(step, params)
+    return rnn if precision is None else rnn.in_precision(precision, report)
+
+
+def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:
+    """A step run over sequences from given initial memories: the outputs and the final memory.
+
+    This is `RNN` for a single call. The initial arrays give the shapes and dtypes of the memory.
+
+    Args:
+        step: step(x, memory, params) -> (output, memory), as for `RNN`.
+        initial: The memory before the first step: arrays [batch, features...], in any structure.
+        xs: A `Ragged`, or an array [batch, time, features...].
+        params: The parameters, arrays in any structure.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        The outputs in the form of `xs`, and the last memory of each sequence in the structure of `initial`.
+
+    Raises:
+        InputError: For arguments that do not fit one another.
+        StepError: For a step that cannot be traced.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> x = np.array([[1.0, 2.0, 3.0]])
+    >>> outputs, final = sn.scan(lambda x, h, p: (h + x, h + x), np.array([100.0]), x)
+    >>> outputs.tolist(), final.tolist()
+    ([[101.0, 103.0, 106.0]], [106.0])
+    """
+    arrays = transform(lambda leaf: checked_array(leaf, "an initial memory"), initial)
+    memory = transform(lambda array: Spec(array.shape[1:], array.dtype), arrays)
+    return RNN(step, params, memory=memory)(xs, initial=arrays, engine=engine)

@@ -1,0 +1,92 @@
+"""Symbols drawn by their scores: `sampling`, on arrays and as a part of a net."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import number, whole
+
+Array = np.ndarray
+MOST_SYMBOLS = 256
+"""Of how many symbols a net draws. It compares each score with every other."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A sampler of `generate`; `sampling` makes it, and describes the arguments."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    def __call__(self, scores: Array, random: Array) -> Array:
+        """The symbols [rows] for scores [rows, symbols] and random numbers [rows]."""
+        known = scores.astype(np.float64)  # first: whole numbers may have no negative
+        order = np.argsort(-known, axis=-1, kind="stable")
+        ordered = np.take_along_axis(known, order, axis=-1)
+        with np.errstate(over="ignore"):  # far below the highest score the weight is 0
+            weights = np.exp((ordered - ordered[:, :1]) / self.temperature)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        if self.top_p is not None:
+            weights = np.where(np.cumsum(weights, axis=-1) - weights < self.top_p, weights, 0)
+        sums = np.cumsum(weights[:, : self.top_k], axis=-1)
+        places = (sums <= random[:, None] * sums[:, -1:]).sum(axis=-1)
+        return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
+
+    def of_values(self, scores: Traced, random: Traced) -> Traced:
+        """The same for values of a step. A net does not sort: it sums what ranks above each symbol."""
+        count = scores.type.shape[0]
+        known = scores.astype(np.float64)
+        mine, other = known[:, :, None], known[:, None, :]
+        places = np.arange(count)
+        above = (other > mine) | ((other == mine) & (places[None, :] < places[:, None]))
+        rank = np.sum(above.astype(np.int64), axis=-1)
+        weights: Any = np.exp((known - np.max(known, axis=-1, keepdims=True)) / self.temperature)
+        weights = weights / np.sum(weights, axis=-1, keepdims=True)
+        if self.top_p is not None:
+            weights = np.where(sum_of(weights, above) < self.top_p, weights, 0.0)
+        if self.top_k is not None:
+            weights = np.where(rank < self.top_k, weights, 0.0)
+        drawn = random * np.sum(weights, axis=-1)
+        passed = sum_of(weights, above) + weights <= drawn[:, None]
+        place = np.sum(passed.astype(np.int64), axis=-1)
+        return np.argmax((rank == place[:, None]).astype(np.int64), axis=-1)
+
+
+def sum_of(weights: Traced, above: Traced) -> Traced:
+    """For each symbol the sum of the weights of those that rank above it."""
+    return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)
+
+
+def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampling:
+    """A sampler for `generate` that draws symbols with the probabilities softmax(scores / temperature).
+
+    Args:
+        temperature: Above 0. Below 1 likely symbols become more likely, above 1 less.
+        top_k: Draw only from the k symbols with the highest scores.
+        top_p: Draw only from the smallest set of most probable symbols whose probabilities sum to at least
+            `top_p`.
+
+    Returns:
+        A function sampler(scores [rows, symbols], random [rows]) -> symbols [rows].
+
+    Raises:
+        InputError: For a temperature that is not above 0, a `top_k` below 1, and a `top_p` outside (0, 1].
+
+    >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
+    [0, 1]
+    """
+    warm = number(
+        temperature,
+        "temperature is above 0",
+        lambda value: 0 < value < math.inf,
+        "; without a sampler the best is taken",
+    )
+    if top_k is not None:
+        top_k = whole(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
+    if top_p is not None:
+        top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
+    return Sampling(warm, top_k, top_p)

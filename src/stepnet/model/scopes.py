@@ -1,0 +1,286 @@
+"""Looking inside a recurrence: every named value of every step, computed by the interpreter.
+
+The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
+whose results are the named values, on the same inputs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import Segments, by_steps, interpret
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import ROWS, Type, is_static_extent
+from stepnet.compiler.plan.passes import narrowed_step
+from stepnet.compiler.targets.packed import Form, Packed
+from stepnet.compiler.trace.lines import refuse
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import is_integer, is_one_of, shown
+from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
+from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.errors import InputError
+from stepnet.explain.document import Section, Table
+from stepnet.explain.text import text
+from stepnet.model import nested
+from stepnet.model.control import Controls
+from stepnet.model.declared import Declared
+from stepnet.model.program import StepProgram
+from stepnet.model.reading import Reading
+from stepnet.model.watch import Names, like, roles, watched
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+SHOWN = 4
+"""The count of numbers that are shown of a value."""
+
+
+@dataclass(frozen=True, repr=False)
+class Scopes:
+    """Every named value of every step; see `RNN.trace_steps`.
+
+    values: by name a `Ragged` with the value of each step, in the order in which the step comes to them.
+
+    >>> import stepnet as sn
+    >>> def step(x, h, params):
+    ...     doubled = 2 * x
+    ...     total = h + doubled
+    ...     return total, total
+    >>> scopes = sn.RNN(step, memory=()).trace_steps(sn.Ragged.from_list([[1.0, 2.0], [], [3.0]]))
+    >>> scopes
+    Scopes(8 values, 3 sequences of 0 to 2 steps)
+    >>> scopes["doubled"].to_list()
+    [array([2., 4.]), array([], dtype=float64), array([6.])]
+    >>> {name: float(value) for name, value in scopes.step(0, 1).items()}
+    {'inputs': 2.0, 'before': 2.0, 'x': 2.0, 'h': 2.0, 'doubled': 4.0, 'total': 6.0, ...}
+    >>> print(scopes)
+    value    is     at step 0 of sequence 0
+    inputs   f64[]  1
+    before   f64[]  0
+    x        f64[]  1
+    h        f64[]  0
+    doubled  f64[]  2
+    total    f64[]  2
+    outputs  f64[]  2
+    after    f64[]  2
+    """
+
+    values: dict[str, Ragged]
+
+    def __getitem__(self, name: str) -> Ragged:
+        if not is_one_of(name, self.values):
+            raise InputError(f"no value is called {shown(name)}; there are {', '.join(self.values)}")
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def step(self, row: int, number: int) -> dict[str, Any]:
+        """Every value of one step of one sequence, by name: arrays [features...].
+
+        Args:
+            row: The index of the sequence.
+            number: The index of the step in it. Negative indices count from the end.
+
+        Raises:
+            InputError: For a sequence or a step that does not exist.
+        """
+        lengths = next(iter(self.values.values())).lengths
+        if not is_integer(row) or not -len(lengths) <= row < len(lengths):
+            raise InputError(f"there is no sequence {shown(row)}: there are {len(lengths)}")
+        steps = int(lengths[row])
+        if not is_integer(number) or not -steps <= number < steps:
+            raise InputError(f"sequence {row} has no step {shown(number)}: it has {steps}")
+        return {name: value[row][number] for name, value in self.values.items()}
+
+    def __repr__(self) -> str:
+        steps = next(value for value in self.values.values() if value.levels == 1)
+        sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
+        return f"Scopes({len(self)} values, {sequences})"
+
+    def __str__(self) -> str:
+        """A table of the values: the description of each, and its first elements."""
+        lengths = next(iter(self.values.values())).lengths
+        row = next((place for place, length in enumerate(lengths) if length), None)
+        first = {} if row is None else self.step(row, 0)
+        table = [("value", "is", "no steps" if row is None else f"at step 0 of sequence {row}")]
+        for name, value in self.values.items():
+            shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
+            table.append((name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name))))
+        return text([Section("", (Table(tuple(table)),))])
+
+
+def numbers_text(value: Any) -> str:
+    """The first numbers of an array; of inner sequences how many there are."""
+    if value is None:
+        return ""
+    if isinstance(value, Ragged):
+        return repr(value)
+    flat = np.ravel(value)
+    floats = kind_of_dtype(flat.dtype) == "float"
+    shown = [f"{number:.4g}" if floats else str(number) for number in flat[:SHOWN].tolist()]
+    return " ".join([*shown, *["..."][: flat.size > SHOWN]])
+
+
+# ---- finding them ------------------------------------------------------------------------------------------
+
+
+def step_scopes(
+    rnn: Declared,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    control: Controls,
+) -> Scopes:
+    """Every named value of every step of the sequences."""
+    if nested.is_traced(sequences):
+        raise refuse(
+            "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
+            "scopes have the values of this one too"
+        )
+
+    def read(rnn: Declared) -> Reading[StepProgram]:
+        return rnn.read(sequences, initial, statics, lengths, **control)
+
+    read(like(rnn, rnn.step))  # raises errors here, before values are watched
+    names: Names = {}
+    called = read(like(rnn, watched(rnn.step, names)))
+    builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
+    names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
+    numbers = list(
+        dict.fromkeys(
+            leaf.number for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant
+        )
+    )
+    record = recorded(called, builder.net(numbers), leaves(rnn.params))
+    ragged = {number: record.ragged(place) for place, number in enumerate(numbers)}
+    constants = constant_arrays(names, leaves(rnn.params))
+    values = {name: ragged[leaf.number] for name, leaf in names.items() if name not in constants}
+    values |= {name: record.repeated(array) for name, array in constants.items()}
+    if control.get("mask") is not None:
+        values |= under_mask(called, record, len(numbers))
+    return Scopes({name: values[name] for name in names})
+
+
+def is_static_sequence(leaf: Any) -> bool:
+    """True for a static that is a sequence, which every step sees whole."""
+    if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
+        return False
+    return leaf.builder.nodes[leaf.number].operation == "input"
+
+
+def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
+    """The named values that do not depend on the step: arrays, and values of parameters alone."""
+    arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
+    made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
+    if not made:
+        return arrays
+    net = next(iter(made.values())).builder.net(leaf.number for leaf in made.values())
+    types = [net.type_of(number) for number in net.inputs[: len(net.inputs) - len(params)]]
+    none = [np.zeros((0, *type_.shape), type_.dtype) for type_ in types]
+    return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
+
+
+def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
+    """The outputs and next memories after masking; those of the step itself are not masked."""
+    outputs, after = called.program.output, called.program.memory
+    behind = first + len(leaves(called.running.output))
+    places = [
+        rebuild(outputs, range(first, first + len(leaves(outputs)))),
+        rebuild(after, range(behind, behind + len(leaves(after)))),
+    ]
+    named = roles(outputs=places[0], after=places[1])
+    return {name: record.ragged(place) for name, place in named.items()}
+
+
+# ---- what there is at each step ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """The values of a recurrence, step after step: for each step those of all sequences that have it.
+
+    types: of the values. offsets: of the steps that count. order: the places of these steps among all, in the
+    order of the sequences.
+    """
+
+    types: list[Type]
+    steps: list[tuple[Segments, list[Array]]]
+    offsets: Array
+    order: Array
+
+    def ragged(self, place: int) -> Ragged:
+        """One value at every step of every sequence."""
+        type_ = self.types[place]
+        values = np.concatenate(
+            [
+                np.zeros((0, *type_.shape), type_.dtype),
+                *(values_of_step[place] for _, values_of_step in self.steps),
+            ]
+        )
+        if type_.extent == ROWS:
+            return Ragged(values[self.order], (self.offsets,))
+        inside = [inner_offsets(segments, type_) for segments, _ in self.steps]
+        none = np.zeros(0, np.int64)
+        deeper = [
+            offsets_of(np.concatenate([none, *(np.diff(offsets[depth]) for offsets in inside)]))
+            for depth in range(len(type_.extent) - 1)
+        ]
+        ordered = Ragged(values, tuple(deeper)).take(self.order)
+        return Ragged(ordered.values, (self.offsets, *ordered.offsets))
+
+    def repeated(self, array: Array) -> Ragged:
+        """A constant, repeated at every step."""
+        return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
+
+
+def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
+    """The offsets of the inner sequences of a step."""
+    if is_static_extent(type_.extent):
+        return (segments.beside[type_.extent[-1]],)
+    return segments.offsets[: len(type_.extent) - 1]
+
+
+def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Record:
+    """The values of a recurrence at each step: the results of the net of named values, then those of its own
+    body.
+
+    Steps after an early end do not count.
+    """
+    net, packed = called.running.net, Packed.of(called.call)
+    node = next(node for node in net.nodes if node.operation == "recur")
+    recur = node.recur
+    body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
+    done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
+    lengths = called.call.positions.lengths
+    ended = np.zeros(len(lengths), bool)
+    steps: list[tuple[Segments, list[Array]]] = []
+    rows: list[Array] = [np.zeros(0, np.int64)]
+    places: list[Array] = [np.zeros(0, np.int64)]
+    counts: list[Array] = [np.zeros(0, bool)]
+
+    def run(arrays: Any, inside: Segments, index: Array) -> list[Array]:
+        results = interpret(body, arrays, inside, index)
+        alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
+        rows.append(alive)
+        places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
+        counts.append(~ended[alive])
+        if called.ends:
+            ended[alive] = results[done]
+        steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
+        return results
+
+    by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
+    row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
+    order = kept[np.lexsort((place[kept], row[kept]))]
+    types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
+    return Record(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)

@@ -1,0 +1,125 @@
+"""Rows before the first step of a stream, and the step that they begin with.
+
+What a memory is made of is known once the step is traced, for which its inputs must be known. So until the
+first step, rows are kept as the user gave them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.targets import Order
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import InputError
+from stepnet.model.batch import Batch, Statics
+from stepnet.model.declared import Declared, check_inputs
+from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
+from stepnet.model.streams.memories import Memories
+from stepnet.model.streams.prepared import PreparedStep, StepKind
+from stepnet.model.streams.statics import taken
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+LayerStep = PreparedStep | CalledStep
+
+
+@dataclass(frozen=True)
+class New:
+    """Rows for one layer, checked. first: the memory that `reset` goes back to. statics: arrays and Raggeds;
+    None for those that are there.
+    """
+
+    memory: list[Array]
+    first: list[Array]
+    statics: list[Any] | None
+
+    def of(self, rows: Array) -> "New":
+        """Some of the rows."""
+        memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
+        return New(memory, first, None if self.statics is None else taken(self.statics, rows))
+
+    def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
+        """Writes the rows to slots."""
+        step.memories.put(slots, side, self.memory, begun)
+        step.memories.put_first(slots, self.first)
+        if self.statics is not None:
+            step.put_statics(slots, self.statics)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows that were added together, as the user gave them.
+
+    count: how many they were. initial, statics: those of each layer. begun: how many steps of each were run
+    before. kept: those that are still there.
+    """
+
+    count: int
+    initial: Sequence[Any]
+    statics: Sequence[Any]
+    begun: Array
+    kept: Array
+
+    def new(self, place: int, step: LayerStep) -> New:
+        """The rows for the layer at a place; raises `InputError` for arrays that do not fit."""
+        memory = step.memories.initial(self.initial[place], self.count)
+        return New(memory, memory, step.checked_statics(self.statics[place], self.count))
+
+
+def with_piece(pieces: Sequence[Piece], piece: Piece) -> tuple[Piece, ...]:
+    """The pieces and a further one. Of those without rows only the last one counts, if it has any arrays: its
+    shapes are looked at in the first step.
+    """
+    has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
+    return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
+
+
+def without(pieces: Sequence[Piece], rows: Array) -> tuple[Piece, ...]:
+    """The pieces without these rows, which are counted over all of them."""
+    made: list[Piece] = []
+    first = 0
+    for piece in pieces:
+        gone = rows[(rows >= first) & (rows < first + len(piece.kept))] - first
+        made.append(replace(piece, kept=np.delete(piece.kept, gone)))
+        first += len(piece.kept)
+    return tuple(piece for piece in made if len(piece.kept))
+
+
+def begun_step(
+    rnn: Declared, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
+) -> LayerStep:
+    """The step of a layer, for inputs like these.
+
+    x: the inputs of so many rows. statics: those of `count` rows, which all others are like.
+    """
+    if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
+        x = step_inputs(x, rows, some)
+    else:
+        x = step_inputs(rnn.as_declared(x), rows, some)
+    batch = Batch.of(in_sequences(x, rows), None)
+    kind = kind_for(rnn, batch.specs, Statics.of(statics, count).specs)
+    return step_for(rnn, kind, capacity, engine)
+
+
+def kind_for(rnn: Declared, inputs: Any, statics: Any) -> StepKind:
+    """What the step of a layer is traced from, for inputs and statics with these `Spec`s."""
+    check_inputs(rnn.inputs, inputs)
+    traced = rnn.program_of(inputs, statics).traced
+    return StepKind(traced, inputs, traced.statics)
+
+
+def step_for(rnn: Declared, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
+    """The step of a layer, for so many slots."""
+    memories = Memories(kind.traced.memory, capacity)
+    if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
+        return CalledStep(rnn, kind, engine, memories)
+    program = rnn.program_of(kind.inputs, kind.statics)
+    return PreparedStep(kind, program.bound(engine), memories)
+
+
+def check_there_are_rows(count: int) -> None:
+    """Raises `InputError` for a first step without rows."""
+    if not count:
+        raise InputError("the stream has no rows yet; add(...) some before the first step")

@@ -1,0 +1,120 @@
+"""A step over inputs or statics that are sequences.
+
+Their lengths change from step to step, so each step is a call of its own, with sequences of length 1.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.targets import Order
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.errors import InputError
+from stepnet.model.batch import checked_array
+from stepnet.model.declared import Declared
+from stepnet.model.streams.memories import Memories
+from stepnet.model.streams.prepared import StepKind
+from stepnet.model.streams.rows import check_rows, titled
+from stepnet.model.streams.statics import checked_statics, empty_slots, taken, with_slots
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+
+
+class CalledStep:
+    """The steps of one layer, for up to `capacity` slots."""
+
+    def __init__(self, rnn: Declared, kind: StepKind, engine: Order, memories: Memories) -> None:
+        self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
+        self.capacity = memories.capacity
+        self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
+
+    def grown(self, capacity: int, slots: Array) -> "CalledStep":
+        """The same step with more slots, of which there are rows in these."""
+        made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
+        made.put_statics(slots, self.statics_of(slots))
+        return made
+
+    def checked_statics(self, statics: Any, count: int) -> list[Any]:
+        """The statics of `count` rows; raises `InputError` for those that do not fit."""
+        return checked_statics(statics, self.kind.statics, count)
+
+    def put_statics(self, slots: Array, statics: list[Any]) -> None:
+        """Writes the statics of slots."""
+        for place, new in enumerate(statics):
+            kept = self.statics[place]
+            if isinstance(kept, Ragged):
+                self.statics[place] = with_slots(kept, slots, new)
+            else:
+                kept[slots] = new
+
+    def statics_of(self, slots: Array) -> list[Any]:
+        """Copies of the statics of slots."""
+        return taken(self.statics, slots)
+
+    def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
+        """The outputs of a step of these slots, from one side to the other. some: whether others wait."""
+        sequences = in_sequences(self.checked(x, len(slots), some), len(slots))
+        memories, specs = self.memories, self.kind.traced.memory
+        memory = rebuild(specs, [array[slots] for array in memories.sides[side]])
+        begun = memories.begun[side][slots]
+        statics = rebuild(self.kind.statics, self.statics_of(slots))
+        reading = self.rnn.read(sequences, memory, statics, None, begun=begun)
+        outputs, after = reading.unrounded(reading.running.bound(self.engine))
+        memories.put(slots, 1 - side, after, begun + 1)
+        return transform(of_the_step, outputs)
+
+    def checked(self, x: Any, count: int, some: bool) -> Any:
+        """The inputs of a step of `count` rows; raises `InputError` for those that do not fit."""
+        x = step_inputs(arranged(x, self.kind.inputs), count, some)
+        if skeleton(x) != skeleton(self.kind.inputs):
+            raise InputError(
+                f"a step's inputs are {skeleton(x)}; those before were {skeleton(self.kind.inputs)}"
+            )
+        for (name, leaf), spec in zip(named_leaves(x), leaves(self.kind.inputs), strict=True):
+            features, levels = (
+                (leaf.features, leaf.levels) if isinstance(leaf, Ragged) else (leaf.shape[1:], 0)
+            )
+            if (features, levels, leaf.dtype) != (spec.shape, spec.levels, np.dtype(spec.dtype)):
+                raise InputError(
+                    f"{titled(name)} is of {leaf.dtype}{list(features)} and {levels} levels; those before "
+                    f"were of {spec.dtype}{list(spec.shape)} and {spec.levels}"
+                )
+        return x
+
+
+def step_inputs(x: Any, count: int, some: bool = False) -> Any:
+    """The inputs of a step of `count` rows: each a `Ragged`, or a checked array."""
+    made: list[Any] = []
+    for name, leaf in named_leaves(x):
+        if isinstance(leaf, Ragged):
+            if len(leaf) != count:
+                has = f"rows= names {count}" if some else f"the stream has {count} rows"
+                raise InputError(f"{titled(name)} has {len(leaf)} sequences; {has}")
+            made.append(leaf)
+        else:
+            array = checked_array(leaf, titled(name))
+            check_rows(name, array, count, some)
+            made.append(array)
+    return rebuild(x, made)
+
+
+def in_sequences(x: Any, count: int) -> Any:
+    """The inputs of a step as sequences of one step."""
+    lengths = np.ones(count, np.int64)
+    deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
+
+    def sequence(leaf: Any) -> Any:
+        if isinstance(leaf, Ragged):
+            return leaf.group(lengths)
+        return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]
+
+    return transform(sequence, x)
+
+
+def of_the_step(output: Any) -> Any:
+    """An output of sequences of one step as that of the step."""
+    if isinstance(output, Ragged):
+        return output.inner() if output.levels > 1 else output.values
+    return output[:, 0]

@@ -1,0 +1,74 @@
+"""The recurrences that a stream runs, the bottom one first, and what their arguments are called."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.errors import InputError, named
+from stepnet.model.declared import Declared
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One recurrence. Its arguments and results are its own."""
+
+    rnn: Declared
+
+    def __post_init__(self) -> None:
+        if self.rnn.reverse:
+            raise InputError(
+                "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
+            )
+        if self.rnn.until is not None:
+            raise InputError(
+                "a stream runs on: it has no until=; look at each step's output, and reset the row"
+            )
+
+    @property
+    def named(self) -> list[tuple[Names, Declared]]:
+        """The recurrence, with no name."""
+        return [((), self.rnn)]
+
+    def split(self, value: Any, what: str) -> list[Any]:
+        """The argument."""
+        return [value]
+
+    def together(self, values: Sequence[Any]) -> Any:
+        """The result."""
+        return values[0]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers on top of each other. by_part: takes an argument apart into those of the layers."""
+
+    by_part: Callable[[Any, str], Sequence[Any]]
+    layers: "tuple[Leaf | Layers, ...]"
+
+    @property
+    def named(self) -> list[tuple[Names, Declared]]:
+        """All recurrences, with the places of the layers that they are in, outermost first."""
+        return [
+            ((f"layer {place}", *names), rnn)
+            for place, layer in enumerate(self.layers)
+            for names, rnn in layer.named
+        ]
+
+    def split(self, value: Any, what: str) -> list[Any]:
+        """The argument of each recurrence; raises `InputError` unless there is one for each layer."""
+        made: list[Any] = []
+        for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
+            with named(f"layer {place}"):
+                made += layer.split(part, what)
+        return made
+
+    def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of all recurrences as those of the layers."""
+        made: list[Any] = []
+        for layer in self.layers:
+            count = len(layer.named)
+            made.append(layer.together(values[:count]))
+            values = values[count:]
+        return tuple(made)

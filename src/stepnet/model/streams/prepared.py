@@ -1,0 +1,148 @@
+"""A step whose arrays are laid out once: it copies inputs in, runs the code, and copies outputs out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.targets import Bound, Call, Results
+from stepnet.compiler.trace.step import TracedStep
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.model.batch import checked_array
+from stepnet.model.streams.memories import Memories
+from stepnet.model.streams.rows import check_rows, titled
+from stepnet.model.streams.statics import checked_statics, empty_slots
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+NO_SLOTS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """The inputs of a trace of a step, which do not depend on the number of rows.
+
+    inputs, statics: the `Spec`s that the step was traced for.
+    """
+
+    traced: TracedStep
+    inputs: Any
+    statics: Any
+
+    @property
+    def counts(self) -> bool:
+        """Whether the step asks for its number."""
+        return any(node.operation == "index" for node in self.traced.body.nodes)
+
+
+class Chosen(NamedTuple):
+    """The rows of a step, the function that runs it, and their part of the arrays. one: the input, if it is
+    an array.
+    """
+
+    slots: Array
+    run: Callable[[], None]
+    inputs: list[Array]
+    outputs: list[Array]
+    one: Array | None
+
+
+def no_step() -> None:
+    """The step of no rows."""
+
+
+class PreparedStep:
+    """A step with all its arrays, and the functions that run it on them, for up to `capacity` slots."""
+
+    def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
+        self.kind, self.bound, self.memories = kind, bound, memories
+        capacity = self.capacity = memories.capacity
+        self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]
+        self.statics: list[Array] = empty_slots(kind.statics, capacity)
+        traced = kind.traced
+        types = [traced.body.type_of(result) for result in traced.recur().outputs]
+        self.outputs = [np.empty((capacity, *type_.shape), type_.dtype) for type_ in types]
+        self.counts = kind.counts
+        self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "*"
+        self.alone = skeleton(kind.inputs) == "*"
+        self.steps = [self.steps_from(side) for side in (0, 1)]
+        nothing = Chosen(NO_SLOTS, no_step, [], [], None)
+        self.chosen = [nothing, nothing]
+
+    def steps_from(self, side: int) -> Any:
+        """The functions that run steps from one side to the other."""
+        memories, capacity = self.memories, self.capacity
+        positions = Positions.end_to_end(np.arange(capacity + 1))
+        before, after = memories.sides[side], memories.sides[1 - side]
+        call = Call(positions, self.inputs, before, self.statics, step_offset=memories.begun[side])
+        return self.bound.steps(call, Results(self.outputs, after))
+
+    def grown(self, capacity: int, slots: Array) -> "PreparedStep":
+        """The same step with more slots, of which there are rows in these."""
+        made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
+        made.put_statics(slots, [array[slots] for array in self.statics])
+        return made
+
+    def checked_statics(self, statics: Any, count: int) -> list[Array]:
+        """The statics of so many rows; raises `InputError` for those that do not fit."""
+        return checked_statics(statics, self.kind.statics, count)
+
+    def put_statics(self, slots: Array, statics: list[Array]) -> None:
+        """Writes the statics of slots."""
+        for kept, new in zip(self.statics, statics, strict=True):
+            kept[slots] = new
+        for steps in self.steps:
+            steps.renew(slots)
+
+    def statics_of(self, slots: Array) -> list[Array]:
+        """Copies of the statics of slots."""
+        return [array[slots] for array in self.statics]
+
+    def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
+        """The outputs of a step of these slots, from one side to the other. some: whether others wait."""
+        chosen = self.chosen[side]
+        if chosen.slots is not slots:
+            chosen = self.choose(slots, side)
+        one = chosen.one
+        if one is not None and type(x) is np.ndarray and x.shape == one.shape and x.dtype == one.dtype:
+            one[...] = x
+        else:
+            self.take(x, chosen.inputs, len(slots), some)
+        chosen.run()
+        if self.counts:
+            before, after = self.memories.begun[side], self.memories.begun[1 - side]
+            if len(slots) == len(after):
+                np.add(before, 1, out=after)
+            else:
+                after[slots] = before[slots] + 1
+        if self.plain:
+            return chosen.outputs[0].copy()
+        return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
+
+    def choose(self, slots: Array, side: int) -> Chosen:
+        """Prepares the step of these slots."""
+        self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # whatever becomes of this
+        count = len(slots)
+        inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
+        run = self.steps[side].of(slots) if count else no_step
+        chosen = Chosen(slots, run, inputs, outputs, inputs[0] if self.alone else None)
+        self.chosen[side] = chosen
+        return chosen
+
+    def take(self, x: Any, inputs: list[Array], count: int, some: bool) -> None:
+        """Checks the inputs and copies them in."""
+        kind = self.kind
+        x = arranged(x, kind.inputs)
+        if skeleton(x) != skeleton(kind.inputs):
+            raise InputError(f"a step's inputs are {skeleton(x)}; those before were {skeleton(kind.inputs)}")
+        for (name, leaf), kept in zip(named_leaves(x), inputs, strict=True):
+            array = checked_array(leaf, titled(name))
+            check_rows(name, array, count, some)
+            if array.shape != kept.shape or array.dtype != kept.dtype:
+                raise InputError(
+                    f"{titled(name)} is {array.dtype}{list(array.shape)}; those before were "
+                    f"{kept.dtype}{list(kept.shape)}"
+                )
+            kept[...] = array

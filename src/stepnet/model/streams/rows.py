@@ -1,0 +1,66 @@
+"""Rows that a user names: an index, indices or a mask."""
+
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.errors import InputError
+
+Array = np.ndarray
+
+
+def chosen(rows: Any, count: int) -> Array:
+    """The indices that an index, indices or a mask stand for; raises `InputError` for other rows."""
+    chosen = np.atleast_1d(array_of(rows, "rows"))
+    if chosen.dtype == bool and chosen.shape == (count,):
+        return np.flatnonzero(chosen)
+    if chosen.shape == (0,):
+        return np.zeros(0, np.int64)
+    if not count:
+        raise InputError(f"rows is {shown(rows)}, and the stream has no rows; add(...) some")
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or ((chosen < 0) | (chosen >= count)).any():
+        raise InputError(
+            f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
+        )
+    return cast("Array", chosen.astype(np.int64))
+
+
+def chosen_once(rows: Any, count: int) -> Array:
+    """The same, each of them once; raises `InputError` where a row is named twice."""
+    indices = chosen(rows, count)
+    seen = np.zeros(count, bool)
+    seen[indices] = True
+    if np.count_nonzero(seen) < len(indices):
+        row = int(np.bincount(indices).argmax())
+        raise InputError(f"rows has the row {row} twice; name each row once")
+    return indices
+
+
+def sources(rows: Any, count: int) -> Array:
+    """The indices of `reorder`, checked: one for each row, each of a row that exists."""
+    order = array_of(rows, "rows")
+    if not count and order.shape == (0,):
+        return np.zeros(0, np.int64)
+    # The unsigned number of a negative one is beyond all counts.
+    if (
+        order.shape != (count,)
+        or order.dtype.kind not in "iu"
+        or order.astype(np.uint64).max(initial=0) >= count
+    ):
+        raise InputError(
+            f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
+        )
+    return cast("Array", order.astype(np.int64, copy=False))
+
+
+def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
+    """Raises `InputError` for inputs of another number of rows. some: whether the step is of some rows."""
+    if array.ndim < 1 or array.shape[0] != rows:
+        has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
+        raise InputError(f"{titled(name)} is {list(array.shape)}; {has}: [{rows}, features...]")
+
+
+def titled(name: str) -> str:
+    """The name of an input of a step, for messages."""
+    return f"input {name}" if name else "the input"

@@ -1,0 +1,346 @@
+"""Rows of a stream in a .safetensors file, and back.
+
+    memory.h                  [rows, features...]   the memory of each row; of a stack: layer.0.memory.h
+    first.h                   [rows, features...]   what `reset` goes back to, where that is not zeros
+    statics.keys              [rows, features...]   of sequences: statics.keys.values, statics.keys.offsets
+    begun                     [rows]                how many steps each row has taken
+    __metadata__              what recurrences they are of: digests of the steps and of the parameters, and
+                              the features and dtypes of inputs and statics
+
+Nothing of a file is believed. The step is traced anew for the inputs that the file names, and it and the
+parameters must have the digests of the file. Then the arrays must be those that this step asks for, with
+their shapes and dtypes.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.types import Literal
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves, skeleton
+from stepnet.compiler.values.version import __version__
+from stepnet.errors import FileError, StepnetError, named
+from stepnet.files import jsons, safetensors
+from stepnet.files.store import Store
+from stepnet.model.batch import MOST_BEGUN
+from stepnet.model.declared import Declared
+from stepnet.model.streams.beginning import LayerStep, New, kind_for
+from stepnet.model.streams.layers import Names
+from stepnet.model.streams.moment import Moment
+from stepnet.model.streams.prepared import StepKind
+from stepnet.model.streams.statics import kinds
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+FORMAT, VERSION = "stepnet.stream", 1
+BEGUN, LAYERS = "begun", "layers"
+SPEC = {"shape", "dtype", "levels", "axis"}
+FROM_STEPS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError
+LayerSteps = Sequence[tuple[Names, LayerStep]]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Rows from a file. kinds: the steps that they are of. new: what each layer has of them. begun: how many
+    steps each of them has taken.
+    """
+
+    kinds: list[StepKind]
+    new: list[New]
+    begun: Array
+
+
+# ---- what is written ---------------------------------------------------------------------------------------
+
+
+def write(
+    path: str | Path, recurrences: Sequence[Declared], steps: LayerSteps, moment: Moment, force: bool
+) -> None:
+    """Writes the rows of a moment; raises `FileError` where the file cannot be written."""
+    arrays: dict[str, Array] = {BEGUN: moment.begun}
+    layers: list[dict[str, Any]] = []
+    names = names_of([(own, step.kind) for own, step in steps])
+    for rnn, (_, step), layer in zip(recurrences, steps, names, strict=True):
+        values = [*step.memories.of(moment), *parts(step.statics_of(moment.slots))]
+        arrays |= zip([*layer.memory, *layer.statics], values, strict=True)
+        first = step.memories.first_of(moment.slots)
+        arrays |= {name: own for name, own in zip(layer.first, first, strict=True) if not is_zeros(own)}
+        layers.append(
+            {
+                "step": step_digest(step.kind),
+                "parameters": parameters_digest(rnn),
+                "inputs": form(step.kind.inputs),
+                "statics": form(step.kind.statics),
+            }
+        )
+    described = {"format": FORMAT, "version": str(VERSION), "stepnet": __version__}
+    safetensors.write(path, arrays, force, {**described, LAYERS: json.dumps({LAYERS: layers})})
+
+
+def is_zeros(array: Array) -> bool:
+    """Whether all bits of an array are zero, which those of -0.0 are not."""
+    return not np.ascontiguousarray(array).view(np.uint8).any() if array.size else True
+
+
+def parts(statics: Sequence[Any]) -> Iterator[Array]:
+    """The arrays of statics, in the order of their names."""
+    for value in statics:
+        yield from (value.values, value.offsets[0]) if isinstance(value, Ragged) else (value,)
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """The names of a layer's arrays in the file."""
+
+    memory: list[str]
+    first: list[str]
+    statics: list[str]
+
+
+def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
+    """The names of all arrays, layer by layer; names that meet get a number."""
+    taken = {BEGUN}
+
+    def unique(name: str) -> str:
+        own, number = name, 0
+        while own in taken:
+            number += 1
+            own = f"{name}#{number}"
+        taken.add(own)
+        return own
+
+    def of(front: list[str], specs: Any) -> Iterator[str]:
+        for name, spec in named_leaves(specs):
+            whole = ".".join([*front, *([name] if name else [])])
+            ends = (".values", ".offsets") if spec.axis else ("",)
+            yield from (unique(whole + end) for end in ends)
+
+    made: list[LayerNames] = []
+    for names, kind in kinds:
+        front = [name.replace(" ", ".") for name in names]
+        memory, first = (list(of([*front, what], kind.traced.memory)) for what in ("memory", "first"))
+        made.append(LayerNames(memory, first, list(of([*front, "statics"], kind.statics))))
+    return made
+
+
+def step_digest(kind: StepKind) -> str:
+    """A digest of what a step computes, apart from its parameters' values."""
+    structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
+    return digest(kind.traced.body, *structures, kind.traced.precision)
+
+
+def parameters_digest(rnn: Declared) -> str:
+    """A digest of the parameters, down to their bits."""
+    return digest(skeleton(rnn.params), *map(Literal, leaves(rnn.params)))
+
+
+def form(structure: Any) -> Any:
+    """A structure of `Spec`s as JSON; False for one that JSON has no form for: namedtuples, keys that are no
+    texts.
+    """
+    if structure is None:
+        return None
+    if isinstance(structure, Spec):
+        own = {"shape": list(structure.shape), "dtype": structure.dtype}
+        return own | {"levels": structure.levels, "axis": structure.axis}
+    if isinstance(structure, Mapping):
+        pairs = list(cast("Mapping[Any, Any]", structure).items())
+        inner = [form(value) for _, value in pairs]
+        plain = all(isinstance(key, str) for key, _ in pairs) and False not in inner
+        return {"dict": [[key, own] for (key, _), own in zip(pairs, inner, strict=True)]} if plain else False
+    inner = [form(value) for value in structure]
+    return False if False in inner or hasattr(structure, "_fields") else {"tuple": inner}
+
+
+# ---- what is read ------------------------------------------------------------------------------------------
+
+
+def read(
+    path: str | Path, recurrences: Sequence[tuple[Names, Declared]], running: Sequence[StepKind] | None
+) -> Saved:
+    """The rows of a file for these recurrences; raises `FileError` for a file that is not of them.
+
+    running: the steps that the stream runs; None before the first one.
+    """
+    arrays, metadata = safetensors.read_described(path)
+    try:
+        layers = described(metadata, len(recurrences))
+        begun = begun_of(arrays)
+        own: list[tuple[Names, StepKind]] = []
+        for place, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
+            with named(*names) if names else nullcontext():
+                kind = kind_of(rnn, layer, None if running is None else running[place])
+                own.append((names, kind))
+        return Saved([kind for _, kind in own], new_rows(arrays, own, len(begun)), begun)
+    except StepnetError as error:
+        raise FileError(f"{path}: {error}") from None
+
+
+def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
+    """The description of the layers in a file; raises `FileError` for a file without a stream of this many
+    layers.
+    """
+    if metadata.get("format") != FORMAT:
+        raise FileError(
+            f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
+        )
+    if metadata.get("version") != str(VERSION):
+        raise FileError(
+            f"it is of version {metadata.get('version')!r} of saved streams, written by stepnet "
+            f"{metadata.get('stepnet')!r}; this stepnet ({__version__}) reads version {VERSION}"
+        )
+    data = metadata.get(LAYERS, "").encode()
+    layers = jsons.parsed(data, "description", Store(None, len(data))).get(LAYERS)
+    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in cast("Any", layers)):
+        raise FileError("its description has no list of layers")
+    layers = cast("list[dict[str, Any]]", layers)
+    if len(layers) != count:
+        raise FileError(f"it has the state of {len(layers)} recurrences, and this stream runs {count}")
+    return layers
+
+
+def begun_of(arrays: Mapping[str, Array]) -> Array:
+    """How many steps each row has taken; raises `FileError` where they are missing or impossible."""
+    begun = arrays.get(BEGUN)
+    if begun is None or begun.ndim != 1 or begun.dtype != np.int64:
+        has = "no" if begun is None else f"a {begun.dtype}{list(begun.shape)}"
+        raise FileError(f"it has {has} array {BEGUN!r}; there should be an int64 for each row")
+    if ((begun < 0) | (begun > MOST_BEGUN)).any():
+        raise FileError(f"{BEGUN!r} has counts of steps outside 0 to {MOST_BEGUN}")
+    return begun
+
+
+def kind_of(rnn: Declared, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
+    """The step of a layer as the file describes it; raises `FileError` unless that is the recurrence's."""
+    own = parameters_digest(rnn)
+    if layer.get("parameters") != own:
+        raise FileError(
+            f"it was saved with other parameters (digest {layer.get('parameters')!r}, here {own!r}); load it "
+            "with the model that it was saved from"
+        )
+    inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
+    if running is not None and (inputs is False or statics is False):
+        inputs, statics = running.inputs, running.statics
+    if inputs is False or statics is False:
+        raise FileError(
+            "its inputs or statics are namedtuples, or dicts with keys that are no texts, which a file does "
+            "not hold; take a step of the stream, and then load it"
+        )
+    other = "it was saved from another step"
+    try:
+        kind = kind_for(rnn, inputs, statics)
+    except (StepnetError, *FROM_STEPS) as error:  # the user's function has run, on what may be foreign to it
+        reason = f"{type(error).__name__}: {error}"
+        raise FileError(f"{other}, whose inputs this one does not take ({reason})") from None
+    made = step_digest(kind)
+    if layer.get("step") != made:
+        raise FileError(
+            f"{other} (digest {layer.get('step')!r}, here {made!r}); load it with the recurrence and the "
+            "version of stepnet that it was saved from"
+        )
+    if running is not None:
+        for what, mine, its in (
+            ("inputs", running.inputs, inputs),
+            ("statics", running.statics, statics),
+        ):
+            if (skeleton(mine), kinds(mine)) != (skeleton(its), kinds(its)):
+                raise FileError(f"its {what} are {text(its)}; those of this stream are {text(mine)}")
+    return kind
+
+
+def text(specs: Any) -> str:
+    """The features and dtypes of a structure, for messages."""
+    return ", ".join(
+        f"{name} {spec.dtype}{list(spec.shape)}".strip() for name, spec in named_leaves(specs)
+    ) or str(None)
+
+
+def specs_of(read: Any, what: str, depth: int = 0) -> Any:
+    """The structure of `Spec`s that JSON describes, or False; raises `FileError` for anything else."""
+    if read is None or read is False:
+        return read
+    if depth > DEEPEST:
+        raise FileError(f"its {what} nest more than {DEEPEST} deep")
+    if isinstance(read, dict):
+        fields = cast("dict[str, Any]", read)
+        if fields.keys() == SPEC and isinstance(fields["dtype"], str) and isinstance(fields["shape"], list):
+            try:
+                return Spec(
+                    tuple(cast("list[Any]", fields["shape"])),
+                    fields["dtype"],
+                    fields["levels"],
+                    fields["axis"],
+                )
+            except StepnetError as error:
+                raise FileError(f"its {what} are none: {error}") from None
+        for kind, of in (("dict", dict_of), ("tuple", tuple_of)):
+            inner: Any = fields.get(kind)
+            if fields.keys() == {kind} and isinstance(inner, list):
+                return of(cast("list[Any]", inner), what, depth + 1)
+    raise FileError(f"its {what} are described by {str(cast('Any', read))[:60]!r}, which is no description")
+
+
+def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
+    """The tuple that JSON describes."""
+    return tuple(specs_of(own, what, depth) for own in inner)
+
+
+def dict_of(inner: list[Any], what: str, depth: int) -> Any:
+    """The dict that JSON describes."""
+    made: dict[str, Any] = {}
+    for pair in inner:
+        if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
+            raise FileError(f"its {what} have an entry that is no name and value")
+        made[pair[0]] = specs_of(pair[1], what, depth)
+    return made
+
+
+def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
+    """The rows of a file for each layer; raises `FileError` for arrays that are missing, of other shapes or
+    dtypes, or nobody's.
+    """
+    left = {name: array for name, array in arrays.items() if name != BEGUN}
+
+    def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:
+        array = left.pop(name, None)
+        if array is None:
+            raise FileError(f"it has no array {name!r}")
+        fits = len(shape) == array.ndim and all(
+            size in (None, own) for size, own in zip(shape, array.shape, strict=True)
+        )
+        if not fits or array.dtype != np.dtype(dtype):
+            wanted = [count if size is None else size for size in shape]
+            raise FileError(
+                f"{name!r} is {array.dtype}{list(array.shape)}; it should be {np.dtype(dtype)}{wanted}"
+            )
+        return array
+
+    def static(spec: Spec, names: Iterator[str]) -> Any:
+        if not spec.axis:
+            return taken(next(names), (count, *spec.shape), spec.dtype)
+        values = taken(next(names), (None, *spec.shape), spec.dtype)
+        offsets = taken(name := next(names), (count + 1,), np.int64)
+        with named(repr(name)):
+            return Ragged(values, (offsets,))
+
+    new: list[New] = []
+    for (_, kind), names in zip(kinds, names_of(kinds), strict=True):
+        specs = leaves(kind.traced.memory)
+        shapes = [((count, *spec.shape), spec.dtype) for spec in specs]
+        memory = [taken(name, *shape) for name, shape in zip(names.memory, shapes, strict=True)]
+        first = [
+            taken(name, *shape) if name in left else np.zeros(*shape)
+            for name, shape in zip(names.first, shapes, strict=True)
+        ]
+        own = iter(names.statics)
+        new.append(New(memory, first, [static(spec, own) for spec in leaves(kind.statics)]))
+    if left:
+        raise FileError(f"it has an array {min(left)!r}, which is nobody's")
+    return new

@@ -1,0 +1,71 @@
+"""The statics of rows that come: checked against those that a stream began with, and put into slots."""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.model.batch import Statics, checked_array
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
+    """The arrays and Raggeds of so many rows, in the order of earlier ones; raises `InputError` for others.
+
+    before: the `Spec`s of the earlier ones; those of sequences have an axis.
+    """
+    if statics is None and leaves(before):
+        raise InputError(f"the rows of this stream have statics, {skeleton(before)}; give statics= for them")
+    statics = arranged(statics, before)
+    if skeleton(statics) != skeleton(before):
+        raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(before)}")
+    made: list[Any] = []
+    for (name, spec), new in zip(named_leaves(before), leaves(statics), strict=True):
+        what = f"static {name}" if name else "the static"
+        ragged = isinstance(new, Ragged)
+        array = new if ragged else checked_array(new, what)
+        if ragged != bool(spec.axis) or (ragged and (len(new) != count or new.levels != 1)):
+            raise InputError(
+                f"{what} is {described(new)}; it should be as those the stream began with, of {count} rows"
+            )
+        made.append(array)
+    given = Statics.of(rebuild(before, made), count).specs
+    if kinds(given) != kinds(before):
+        raise InputError("the statics have other features or dtypes than those the stream began with")
+    return made
+
+
+def kinds(specs: Any) -> list[tuple[Any, ...]]:
+    """What stays the same of statics whatever their rows: features, dtypes, and which are sequences."""
+    return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
+
+
+def described(value: Any) -> str:
+    """What to call statics that do not fit."""
+    return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
+
+
+def taken(values: list[Any], rows: Array) -> list[Any]:
+    """These rows of arrays and Raggeds."""
+    return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
+
+
+def empty_slots(specs: Any, capacity: int) -> list[Any]:
+    """Statics of so many slots without rows: zeros, and sequences without steps."""
+    made: list[Any] = []
+    for spec in leaves(specs):
+        values = np.zeros((0 if spec.axis else capacity, *spec.shape), spec.dtype)
+        made.append(Ragged(values, (np.zeros(capacity + 1, np.int64),)) if spec.axis else values)
+    return made
+
+
+def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
+    """The sequences of slots, with new ones in some."""
+    values = np.concatenate([kept.values, new.values])
+    offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])
+    order = np.arange(len(kept))
+    order[slots] = len(kept) + np.arange(len(new))
+    return Ragged(values, (offsets,)).take(order)

@@ -1,0 +1,89 @@
+"""The steps of all layers of a stream, and the rows that are put into them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.targets import Order
+from stepnet.errors import named
+from stepnet.model.streams.beginning import LayerStep, New, Piece, begun_step, step_for
+from stepnet.model.streams.layers import Layers, Leaf, Names
+from stepnet.model.streams.moment import Moment
+from stepnet.model.streams.prepared import StepKind
+
+Array = np.ndarray
+LayerSteps = tuple[tuple[Names, LayerStep], ...]
+NO_ROWS = np.zeros(0, np.int64)
+
+
+def named_layer(names: Names) -> AbstractContextManager[Any]:
+    """Puts the place of a layer before the errors it raises; nothing for a recurrence alone."""
+    return named(*names) if names else nullcontext()
+
+
+def first_moment(pieces: Sequence[Piece]) -> Moment:
+    """The moment before the first step."""
+    begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
+    return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
+
+
+def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep) -> None:
+    """Puts the rows there are before the first step into the layer at a place."""
+    first = 0
+    for piece in pieces:
+        slots = np.arange(first, first + len(piece.kept))
+        piece.new(place, step).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
+        first += len(piece.kept)
+
+
+def stepped(
+    layers: Leaf | Layers,
+    pieces: Sequence[Piece],
+    moment: Moment,
+    x: Any,
+    places: Array,
+    some: bool,
+    engine: Order,
+) -> tuple[LayerSteps, Any]:
+    """The steps of all layers, and the outputs of the first one. some: whether there are rows that wait."""
+    steps: list[tuple[Names, LayerStep]] = []
+    count, like = len(moment.slots), pieces[0]
+    slots = moment.slots[places] if some else moment.slots
+    for place, (names, rnn) in enumerate(layers.named):
+        with named_layer(names):
+            statics = like.statics[place], like.count
+            step = begun_step(rnn, x, len(places), some, *statics, count, engine)
+            put_pieces(pieces, place, step)
+            x = step.look(x, slots, 0, some)
+            steps.append((names, step))
+    return tuple(steps), x
+
+
+def unstepped(
+    layers: Leaf | Layers, pieces: Sequence[Piece], kinds: Sequence[StepKind], count: int, engine: Order
+) -> LayerSteps:
+    """The steps of all layers with the rows there are before the first step, and room for so many."""
+    steps: list[tuple[Names, LayerStep]] = []
+    for place, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
+        with named_layer(names):
+            step = step_for(rnn, kind, max(1, count), engine)
+            put_pieces(pieces, place, step)
+            steps.append((names, step))
+    return tuple(steps)
+
+
+def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
+    """Puts new rows into free slots, on the side of the moment's number: the steps, which have more slots
+    where there were too few, and the slots.
+    """
+    slots = moment.free(len(begun))
+    needed = int(slots.max(initial=-1)) + 1
+    if any(needed > step.memories.capacity for _, step in steps):
+        room = needed + needed // 2
+        steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
+    for (names, step), own in zip(steps, new, strict=True):
+        with named_layer(names):
+            own.put(step, slots, moment.side, begun)
+    return steps, slots

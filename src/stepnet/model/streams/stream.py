@@ -1,0 +1,416 @@
+"""A stream: the interface, and how its rows come, go, move and take steps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.values.arguments import file_path, flag, whole
+from stepnet.errors import InputError, StepnetError
+from stepnet.model.batch import begun_steps
+from stepnet.model.program import Asked
+from stepnet.model.streams.beginning import (
+    New,
+    Piece,
+    check_there_are_rows,
+    with_piece,
+    without,
+)
+from stepnet.model.streams.in_use import IN_USE, alone
+from stepnet.model.streams.layers import Layers, Leaf
+from stepnet.model.streams.moment import Moment
+from stepnet.model.streams.rows import chosen, chosen_once, sources
+from stepnet.model.streams.steps import LayerSteps, first_moment, named_layer, put, stepped, unstepped
+
+Array = np.ndarray
+MOST_ROWS = 2**24
+ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
+NO_ROWS = np.zeros(0, np.int64)
+NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
+
+
+class Stream:
+    """A recurrence, or a `Stack` of them, that runs one step at a time; `stream` of these makes it.
+
+    Stepping through a sequence gives the same bits as running it whole, whatever other rows come and go. What
+    raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a time: a
+    call while another one is at work raises `InputError`.
+
+    >>> from stepnet import cells
+    >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)
+    >>> stream.step(np.ones((1, 2), "float32")).shape
+    (1, 3)
+    >>> stream.reset()
+    >>> stream.state
+    array([[0., 0., 0.]], dtype=float32)
+    """
+
+    def __init__(
+        self, layers: Leaf | Layers, rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
+    ) -> None:
+        self.layers, self.engine = layers, checked_engine(engine)
+        self.in_use = False
+        self._moment = NOTHING
+        self._steps: LayerSteps | None = None
+        self._pieces: tuple[Piece, ...] = ()
+        count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
+        self._pieces = with_piece((), self._piece(count, initial, statics, begun))
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences that are stepped side by side."""
+        if self._steps is None:
+            return sum(len(piece.kept) for piece in self._pieces)
+        return len(self._moment.slots)
+
+    # ---- steps
+
+    def step(self, x: Any, rows: Any = None) -> Any:
+        """The outputs of the next step, of all rows or of some.
+
+        Args:
+            x: The inputs, [rows, features...], in the structure of the recurrence's inputs. An input that is
+                a sequence at each step is a `Ragged` of `rows` sequences.
+            rows: The rows that take the step: an index, indices or a mask. `x` has their inputs, in this
+                order. The others wait: their memories and their counts of steps stay. All by default.
+
+        Returns:
+            The outputs, [rows, features...], in the structure of the step's output; those of the top layer.
+            They are copies.
+
+        Raises:
+            InputError: For another number of rows, for rows that do not exist, and for features or dtypes
+                that differ from those of earlier steps, with the layer's place in the message. While
+                another call of the stream is at work.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
+        ([1.0, 2.0], [11.0, 22.0])
+        >>> stream.step(np.array([100.0]), rows=[1]).tolist(), stream.state.tolist()
+        ([122.0], [11.0, 122.0])
+        """
+        if self.in_use:  # as in `alone`, which would take a tenth of a short step
+            raise InputError(IN_USE)
+        self.in_use = True
+        try:
+            steps, moment = self._steps, self._moment
+            if rows is not None or steps is None or moment.sides is not None:
+                return self._careful_step(x, rows)
+            slots, side = moment.slots, moment.side
+            for names, step in steps:
+                try:
+                    x = step.look(x, slots, side)
+                except StepnetError:
+                    with named_layer(names):
+                        raise
+            moment.number += 1
+            return x
+        finally:
+            self.in_use = False
+
+    def _careful_step(self, x: Any, rows: Any) -> Any:
+        """A first step, one of some rows, or one of rows that are on both sides."""
+        places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        if self._steps is None:
+            check_there_are_rows(self.rows)
+            waits, moment = rows is not None, first_moment(self._pieces)
+            steps, x = stepped(self.layers, self._pieces, moment, x, places, waits, self.engine)
+            self._set(steps, moment)
+        else:
+            moment = self._on_one_side(places)
+            slots = moment.slots if rows is None else moment.slots[places]
+            side = int(moment.all_sides[places[0]]) if len(places) else moment.side
+            for names, step in self._steps:
+                with named_layer(names):
+                    x = step.look(x, slots, side, rows is not None)
+        self._moment = moment.after(places, moment.begun[places] + 1)
+        return x
+
+    def _on_one_side(self, places: Array) -> Moment:
+        """The moment at which these rows are on one side: the fewer ones are copied there."""
+        moment = self._moment
+        if moment.sides is None or not len(places):
+            return moment
+        sides = moment.sides[places]
+        ones = int(np.count_nonzero(sides))
+        side = int(2 * ones > len(sides))
+        others = places[sides != side]
+        if len(others):
+            for _, step in self._steps or ():
+                step.memories.carry(moment.slots[others], side)
+            moment = self._moment = moment.after(others, moment.begun[others])
+        return moment
+
+    # ---- rows that come and go
+
+    @alone
+    def add(self, rows: int = 1, initial: Any = None, statics: Any = None, *, begun: Any = None) -> Array:
+        """The indices of new rows, which come behind the others.
+
+        What the stream has of the other rows stays where it is. Adding costs a copy of the new memories;
+        where the stream has never had so many rows, also one of all others, with room for half as many more.
+
+        Args:
+            rows: How many rows are added.
+            initial: Their memory, as for `RNN.stream`.
+            statics: Their statics, as for `RNN.stream`.
+            begun: The number of their steps that were run before, as for `RNN.stream`.
+
+        Returns:
+            Their indices, [rows], int64.
+
+        Raises:
+            InputError: For arguments that do not fit. Before the first step, memories are looked at in that
+                step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=1)
+        >>> stream.step(np.array([1.0])).tolist()
+        [1.0]
+        >>> stream.add(rows=2, initial=np.array([10.0, 20.0])).tolist()
+        [1, 2]
+        >>> stream.step(np.array([1.0, 1.0, 1.0])).tolist()
+        [2.0, 11.0, 21.0]
+        """
+        meaning = f"rows is how many rows are added, from 0 on, with {self.rows} at most {MOST_ROWS}"
+        count = whole(rows, meaning, 0, MOST_ROWS - self.rows)
+        piece, before = self._piece(count, initial, statics, begun), self.rows
+        if self._steps is None:
+            self._pieces = with_piece(self._pieces, piece)
+        else:
+            new: list[New] = []
+            for place, (names, step) in enumerate(self._steps):
+                with named_layer(names):
+                    new.append(piece.new(place, step))
+            self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
+        return np.arange(before, before + count)
+
+    @alone
+    def drop(self, rows: Any) -> None:
+        """Takes rows out. The others stay in their order, and their indices close up.
+
+        This copies nothing: the memory of the rows is kept for others that are added.
+
+        Args:
+            rows: The rows that go: an index, indices or a mask.
+
+        Raises:
+            InputError: For rows that do not exist.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=3)
+        >>> stream.step(np.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 2.0, 3.0]
+        >>> stream.drop(1)
+        >>> stream.step(np.array([1.0, 1.0])).tolist()
+        [2.0, 4.0]
+        """
+        places = chosen(rows, self.rows)
+        if self._steps is None:
+            self._pieces = without(self._pieces, places)
+        else:
+            self._moment = self._moment.without(places)
+
+    @alone
+    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
+        """Starts all rows, or some, again. Their steps count from 0.
+
+        Args:
+            rows: The rows to reset: an index, indices or a mask. All by default.
+            initial: The new memory, arrays [those rows, features...] in the structure of the memory. By
+                default the memory that the rows began with.
+            statics: The new statics, arrays [those rows, features...] in their structure. By default they
+                stay.
+
+        Raises:
+            InputError: For rows that do not exist, for arrays that do not fit, and for any argument before
+                the first step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> stream.reset(rows=1, initial=np.array([100.0]))
+        >>> stream.state.tolist()
+        [1.0, 100.0]
+        """
+        if self._steps is None:
+            if rows is not None or initial is not None or statics is not None:
+                raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
+            return
+        places = np.arange(self.rows) if rows is None else chosen(rows, self.rows)
+        moment, zeros = self._moment, np.zeros(len(places), np.int64)
+        slots, sides = moment.slots[places], moment.all_sides[places]
+        initial_parts = self.layers.split(initial, "initial")
+        static_parts = self.layers.split(statics, "statics")
+        new: list[New] = []
+        for (names, step), own, still in zip(self._steps, initial_parts, static_parts, strict=True):
+            with named_layer(names):
+                first = step.memories.first_of(slots)
+                memory = step.memories.initial(own, len(places), first)
+                still = None if still is None else step.checked_statics(still, len(places))
+                new.append(New(memory, first, still))
+        if any(own.statics is not None for own in new):
+            # There are no two sides of statics: the rows move to other slots.
+            others = [
+                own if own.statics is not None else replace(own, statics=step.statics_of(slots))
+                for own, (_, step) in zip(new, self._steps, strict=True)
+            ]
+            steps, slots = put(self._steps, moment, others, zeros)
+            self._set(steps, moment.replaced(places, slots, zeros))
+            return
+        for (_, step), own in zip(self._steps, new, strict=True):
+            step.memories.put_beside(slots, sides, own.memory, zeros)
+        self._moment = moment.after(places, zeros)
+
+    @alone
+    def reorder(self, rows: Any) -> None:
+        """Moves the memory of rows: row i goes on from the memory and the step count of row rows[i].
+
+        Statics do not move: each row keeps its own.
+
+        Args:
+            rows: An index for each row of the stream. The same index may come several times, or not at all.
+
+        Raises:
+            InputError: For another number of indices, for an index of no row, and before the first step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=3)
+        >>> stream.step(np.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 2.0, 3.0]
+        >>> stream.reorder([2, 2, 0])
+        >>> stream.step(np.zeros(3)).tolist()
+        [3.0, 3.0, 1.0]
+        """
+        order = sources(rows, self.rows)
+        if self._steps is None:
+            raise InputError("nothing was stepped yet: give the rows of initial= in the order you want")
+        moment = self._moment if self._moment.sides is None else self._on_one_side(np.arange(self.rows))
+        for _, step in self._steps:
+            step.memories.move(moment, order)
+        self._moment = moment.moved(order)
+
+    def _with_new(
+        self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
+    ) -> tuple[LayerSteps, Moment]:
+        """The steps and the moment with new rows behind the others."""
+        steps, slots = put(steps, moment, new, begun)
+        return steps, moment.with_rows(slots, begun)
+
+    def _set(self, steps: LayerSteps, moment: Moment) -> None:
+        """Takes other steps, which hold the same rows, and then another moment. Before the first step the
+        moment counts for nothing.
+        """
+        if self._steps is None:
+            self._moment = moment
+            self._steps = steps
+        else:
+            self._steps = steps
+            self._moment = moment
+
+    def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> Piece:
+        """Rows as a user gives them."""
+        return Piece(
+            count,
+            self.layers.split(initial, "initial"),
+            self.layers.split(statics, "statics"),
+            begun_steps(0 if begun is None else begun, count),
+            np.arange(count),
+        )
+
+    # ---- what it holds
+
+    @alone
+    def save(self, path: str | PathLike[str], rows: Any = None, *, force: bool = False) -> None:
+        """Writes rows to a .safetensors file: memories, statics, counts of steps, and what they are of.
+
+        Args:
+            path: The file. It is there when it is complete.
+            rows: The rows that are written: an index, indices or a mask, in this order. All by default.
+            force: Whether a file that is there already is replaced.
+
+        Raises:
+            FileError: Where the file is there already, or cannot be written.
+            InputError: For rows that do not exist, and before the first step.
+        """
+        if self._steps is None:
+            raise InputError("nothing was stepped yet: there is no state to save")
+        from stepnet.model.streams import saved
+
+        places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        recurrences = [rnn for _, rnn in self.layers.named]
+        saved.write(
+            file_path(path), recurrences, self._steps, self._moment.only(places), flag(force, "force")
+        )
+
+    @alone
+    def load(self, path: str | PathLike[str]) -> Array:
+        """The indices of rows that are added as `save` wrote them. They go on with the same bits.
+
+        So `rnn.stream(rows=0)` that loads a file is the stream that was saved.
+
+        Args:
+            path: The file.
+
+        Returns:
+            Their indices, [rows], int64.
+
+        Raises:
+            FileError: For a file that is damaged, and for one that was saved from another recurrence, with
+                other parameters, or with inputs of other features or dtypes. The stream is then as it was.
+
+        >>> import tempfile
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = rnn.stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stream.save(f"{folder}/users.safetensors", rows=[1])
+        ...     other = rnn.stream(rows=0)
+        ...     other.load(f"{folder}/users.safetensors").tolist()
+        [0]
+        >>> other.step(np.array([10.0])).tolist()
+        [12.0]
+        """
+        from stepnet.model.streams import saved
+
+        before = self.rows
+        running = None if self._steps is None else [step.kind for _, step in self._steps]
+        read = saved.read(file_path(path), self.layers.named, running)
+        count = len(read.begun)
+        if count > MOST_ROWS - before:
+            raise InputError(f"{path} has {count} rows; with {before} there are at most {MOST_ROWS}")
+        steps, moment = self._steps, self._moment
+        if steps is None:
+            moment = first_moment(self._pieces)
+            steps = unstepped(self.layers, self._pieces, read.kinds, before + count, self.engine)
+        self._set(*self._with_new(steps, moment, read.new, read.begun))
+        return np.arange(before, before + count)
+
+    @property
+    @alone
+    def state(self) -> Any:
+        """The memory now: copies, [rows, features...], in the structure of the memory. That of a `Stack` is a
+        tuple with one entry per layer.
+
+        Raises:
+            InputError: Before the first step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> stream.state.tolist()
+        [1.0, 2.0]
+        """
+        if self._steps is None:
+            raise InputError("nothing was stepped yet: the memory is known from the first step on")
+        return self.layers.together([step.memories.state(self._moment) for _, step in self._steps])
+
+    def __reduce__(self) -> Any:
+        raise InputError(
+            "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
+        )

@@ -1,0 +1,407 @@
+"""The verdict on two whole models: both run over the same sequences, and their outputs are compared.
+
+one.onnx     --read_model, run in float64-->  outputs
+other.keras  --read_model, run in float64-->  outputs  -->  largest difference, beside what rounding explains
+
+Rounding explains as much as an output changes when every weight is rounded anew, which is measured: each
+model runs again with weights that are moved by half a unit in the last place. So a difference shows in an
+output of any size, and a conversion that rounds a weight once is none.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import wide, with_attributes
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
+from stepnet.compiler.net.types import Literal
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
+from stepnet.errors import InputError, LayoutError, named
+from stepnet.layout.options import option
+from stepnet.layout.verify import Verdict, exactly, largest_of, not_finite
+from stepnet.model.compose import Bidirectional, Layer, Stack, recurrences
+from stepnet.model.file import FileModel, LastOutput
+from stepnet.model.graph.graph import Graph
+from stepnet.model.nets import run_net
+from stepnet.model.program import NetProgram
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+Outputs = dict[str, Any]
+"""Outputs by name: a `Ragged` or an array."""
+LENGTHS = (1, 2, 7, 20, 33)
+"""The lengths of the random sequences. None is empty: the mean of no steps is NaN in every model."""
+DRAWS = 2
+"""How often the weights are rounded anew."""
+ENGINES = ("llvm", "interpret")
+
+
+# ---- sides -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WithStates:
+    """A model function: the outputs of layers, and their final states by their names in files of ONNX."""
+
+    layer: Layer
+    last: bool
+
+    @property
+    def __name__(self) -> str:
+        return "with_states"
+
+    def __call__(self, x: Any, params: Any) -> Outputs:
+        """{"output": ..., "final_h_0": [directions, hidden] of each sequence, ...}."""
+        output, final = self.layer(x)
+        if self.last:
+            output = self.layer(x, last_only=True)[0]
+        made: Outputs = {"output": output}
+        layers = self.layer.layers if isinstance(self.layer, Stack) else (self.layer,)
+        states: Any = final if isinstance(self.layer, Stack) else (final,)
+        for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
+            ways: list[Any] = [*state.values()] if isinstance(layer, Bidirectional) else [state]
+            each: list[Any] = [way if isinstance(way, dict) else {"h": way} for way in ways]
+            for name in each[0]:
+                made[f"final_{name}_{index}"] = np.concatenate([way[name][:, None] for way in each], axis=1)
+        return made
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model to compare. path: its name in messages."""
+
+    graph: Graph
+    path: str
+
+    @classmethod
+    def of(cls, source: FileModel, states: bool = False) -> "Side":
+        """The side of a model; states: whether the final states of layers are among the outputs."""
+        path = source.path or repr(source.model)
+        return cls(graph_of(source.model, path, states), path)
+
+    @property
+    def inputs(self) -> Any:
+        """The features and dtypes of the inputs, in the model's structure."""
+        return transform(lambda spec: spec if spec.dtype else Spec(spec.shape, "float32"), self.graph.inputs)
+
+    @computed_once
+    def programs(self) -> list[tuple[NetProgram, list[Array]]]:
+        """The net in float64 with its parameters: as they are, and rounded anew."""
+        program, random = self.graph.program, np.random.default_rng(0)
+        made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
+        for _ in range(DRAWS):
+            net = with_attributes(program.net, lambda value: wide(moved_literal(value, random)))
+            made.append((NetProgram(net), [moved(array, random) for array in program.params]))
+        return made
+
+    def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
+        """The outputs by name, in float64: with the weights as they are, and rounded anew."""
+        with named(self.path):
+            given = [
+                x.with_values(x.values.astype(spec.dtype))
+                for x, spec in zip(leaves(arranged(sequences, self.inputs)), leaves(self.inputs), strict=True)
+            ]
+            reading = self.graph.read(rebuild(self.graph.inputs, given), statics)
+            arrays = [*map(widest, reading.batch.arrays), *map(widest, leaves(statics))]
+            extents = [self.graph.net.type_of(number).extent for number in self.graph.net.results]
+            names = [name for name, _ in named_leaves(self.graph.program.traced.output)]
+            for program, params in self.programs:
+                made = run_net(program, [*arrays, *params], reading.call, ENGINES)
+                yield {
+                    name: given[0].with_values(each) if len(extent) > 1 else each
+                    for name, each, extent in zip(names, made, extents, strict=True)
+                }
+
+
+def graph_of(model: Any, path: str, states: bool) -> Graph:
+    """A model as a graph; raises `InputError` if its inputs are not known."""
+    if isinstance(model, Graph) and not isinstance(model.model, LastOutput):
+        function, inputs = None, model.inputs
+    else:
+        last: Any = model.model if isinstance(model, Graph) else None
+        layer: Any = last.layer if last else model
+        function: Any = WithStates(layer, bool(last)) if states else last or AllSteps(layer)
+        inputs = recurrences(layer, path)[0].inputs
+    if inputs is None:
+        raise InputError(f"{path}: it was made without inputs=, so it is not known what it takes")
+    return model if function is None else Graph(function, inputs=inputs)
+
+
+@dataclass(frozen=True)
+class AllSteps:
+    """A model function: the outputs of layers at all steps."""
+
+    layer: Layer
+
+    @property
+    def __name__(self) -> str:
+        return "all_steps"
+
+    def __call__(self, x: Any, params: Any) -> Any:
+        """The outputs."""
+        return self.layer(x)[0]
+
+
+def widest(array: Array) -> Array:
+    """An array with float64 in place of float32."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
+
+
+def moved(array: Array, random: np.random.Generator) -> Array:
+    """The numbers of an array rounded anew, in float64: each is half a unit in the last place away."""
+    eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
+    if eps is None:
+        return array
+    with np.errstate(invalid="ignore"):  # infinity
+        near = widest(array) * (1 + eps * random.choice([-0.5, 0.5], size=array.shape))
+    return np.where(np.isfinite(array), near, array)
+
+
+def moved_literal(value: Any, random: np.random.Generator) -> Any:
+    """An attribute, rounded anew if it is an array."""
+    return Literal(moved(value.value, random)) if isinstance(value, Literal) else value
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The comparison of an output over some sequences, feature by feature.
+
+    difference: the largest difference. rounding: the largest change when weights are rounded anew. largest:
+    the largest number. count, not_finite: how many numbers there are, and how many are NaN or infinite.
+    """
+
+    difference: Array
+    rounding: Array
+    largest: float
+    count: int
+    not_finite: int
+
+    def together(self, other: "Compared") -> "Compared":
+        """The comparison over the sequences of both."""
+        return Compared(
+            np.maximum(self.difference, other.difference),
+            np.maximum(self.rounding, other.rounding),
+            max(self.largest, other.largest),
+            self.count + other.count,
+            self.not_finite + other.not_finite,
+        )
+
+
+def verify_models(
+    one: FileModel, other: FileModel, samples: Iterable[Ragged] | None = None, *, seed: int = 0
+) -> Verdict:
+    """The largest difference of the outputs of two models over the same sequences, in float64.
+
+    Args:
+        one: A model.
+        other: Another one.
+        samples: The sequences, in groups; random ones by default.
+        seed: The seed of the random sequences.
+
+    Returns:
+        The verdict. Its difference is that of the feature where it is largest beside what rounding explains:
+        16 times the change when every weight is rounded anew, and the rounding of float64.
+
+    Raises:
+        LayoutError: If the models take different inputs or have different outputs.
+        InputError: For sequences that a model does not take, and for models that take whole numbers or
+            sequences of sequences, which cannot be random.
+
+    >>> import stepnet as sn
+    >>> x = sn.Spec(3, "float32")
+    >>> single = FileModel(sn.Graph(lambda x, params: sn.reduce(x, "max"), inputs=x))
+    >>> double = FileModel(sn.Graph(lambda x, params: 2 * sn.reduce(x, "max"), inputs=x))
+    >>> verify_models(single, single).difference, verify_models(single, double).agrees
+    (0.0, False)
+    """
+    several = [len(names_of(each)) > 1 for each in (one, other)]
+    sides = Side.of(one, several[1]), Side.of(other, several[0])
+    check_inputs(*sides)
+    groups = [random_inputs(sides[0], seed)] if samples is None else ((x, None) for x in samples)
+    found, alone, sequences, steps, longest = dict[str, Compared](), set[str](), 0, 0, 0
+    for x, statics in groups:
+        each: Ragged = leaves(x)[0]
+        if not len(each.values):
+            continue
+        made, alone = compared(sides, x, statics, (several[0], several[1]))
+        found = {name: new.together(found[name]) if name in found else new for name, new in made.items()}
+        sequences, steps = sequences + len(each), steps + len(each.values)
+        longest = max(longest, int(each.lengths.max(initial=0)))
+    return verdict(sides, found, alone, sequences, steps, longest)
+
+
+def names_of(source: FileModel) -> list[str]:
+    """The names of the outputs of a model; [""] of layers."""
+    if not isinstance(source.model, Graph) or source.model.inputs is None:
+        return [""]
+    return [name for name, _ in named_leaves(source.model.program.traced.output)]
+
+
+def verdict(
+    sides: tuple[Side, Side],
+    found: dict[str, Compared],
+    alone: set[str],
+    sequences: int,
+    steps: int,
+    longest: int,
+) -> Verdict:
+    """The verdict on all sequences: the numbers of the feature that is worst."""
+    reason = not_finite(sum(each.not_finite for each in found.values()), sum(e.count for e in found.values()))
+    if alone:
+        reason = f"only one model has the outputs {', '.join(sorted(alone))}"
+    width = max((size for side in sides for size in widths(side.graph.net)), default=1)
+    worst = [
+        worst_of(each, 2 * max(1.0, each.largest) * tolerance("float64", longest, width))
+        for each in found.values()
+    ]
+    _, difference, allowed = max(worst, default=(0.0, 0.0, 0.0))
+    return Verdict(
+        difference,
+        max((each.largest for each in found.values()), default=0.0),
+        sequences,
+        steps,
+        allowed,
+        unverified=reason if steps else "there are no steps to compare",
+    )
+
+
+def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
+    """The largest quotient of a difference and what rounding explains, over the features, and both.
+
+    least: the rounding of float64.
+    """
+    allowed = ROUNDINGS * output.rounding + least
+    with np.errstate(invalid="ignore"):  # infinity by infinity
+        quotients = np.where(np.isinf(output.difference), np.inf, output.difference / allowed)
+    place = int(np.argmax(quotients))
+    return float(quotients[place]), float(output.difference[place]), float(allowed[place])
+
+
+def compared(
+    sides: tuple[Side, Side], sequences: Any, statics: Any, several: tuple[bool, bool]
+) -> tuple[dict[str, Compared], set[str]]:
+    """The comparison of each output of both sides, and the names of the outputs that only one side has."""
+    first, second = ([*side.outputs(sequences, statics)] for side in sides)
+    names = paired(sides, first[0], second[0])
+    found = {a or b: one_compared([x[a] for x in first], [x[b] for x in second]) for a, b in names}
+    # The final states of layers are outputs only where the other side has them, too.
+    alone = {name for name in first[0] if several[0] and name not in {a for a, _ in names}}
+    alone |= {name for name in second[0] if several[1] and name not in {b for _, b in names}}
+    return found, alone
+
+
+def one_compared(first: list[Any], second: list[Any]) -> Compared:
+    """The comparison of an output. first, second: of each side as it is, and with weights rounded anew."""
+    sides = [[values_of(each).reshape(len(values_of(each)), -1) for each in side] for side in (first, second)]
+    here, there = sides[0][0], sides[1][0]
+    finite = np.isfinite(here)
+    changes = [apart(side[0], each).max(0, initial=0) for side in sides for each in side[1:]]
+    return Compared(
+        apart(here, there).max(0, initial=0),
+        np.sum(changes, axis=0) / DRAWS,
+        largest_of(here),
+        here.size,
+        here.size - int(finite.sum()),
+    )
+
+
+def values_of(output: Any) -> Array:
+    """The numbers of an output in float64."""
+    return (output.values if isinstance(output, Ragged) else output).astype(np.float64)
+
+
+def apart(one: Array, other: Array) -> Array:
+    """The difference of each number; infinity where only one is NaN or infinite."""
+    with np.errstate(invalid="ignore"):
+        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+    return np.where(np.isnan(away), np.inf, away)
+
+
+def widths(net: Net) -> Iterator[int]:
+    """The number of terms of each product in a net."""
+    for node in net.nodes:
+        if node.operation == "recur":
+            yield from widths(node.recur.body)
+        elif node.kind == "matmul":
+            yield from (net.type_of(left).shape[-1] for left in node.sides[0])
+
+
+# ---- inputs ------------------------------------------------------------------------------------------------
+
+
+def check_inputs(one: Side, other: Side) -> None:
+    """Raises `LayoutError` for models whose inputs differ in names or features."""
+    pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
+    for what, first, second in pairs:
+        found = [
+            ", ".join(sorted(f"{name} {list(spec.shape)}".strip() for name, spec in named_leaves(specs)))
+            for specs in (first, second)
+        ]
+        if found[0] != found[1]:
+            raise LayoutError(
+                f"the models take different {what}, and cannot be compared: {one.path} {found[0]}, "
+                f"{other.path} {found[1]}"
+            )
+
+
+def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
+    """Random sequences and statics for a model; raises `InputError` for inputs that cannot be random."""
+    random = np.random.default_rng(seed)
+    for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
+        if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
+            raise InputError(
+                f"{side.path}: its input {name or 'x'} is {spec.dtype}, for which no range is known: say "
+                f"{option('inputs')}"
+            )
+        if spec.levels or spec.axis:
+            raise InputError(
+                f"{side.path}: its input {name or 'x'} is of nested sequences: say {option('inputs')}"
+            )
+
+    def sequences(spec: Spec) -> Ragged:
+        return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
+
+    def static(spec: Spec) -> Array:
+        return exactly(random.normal(size=(len(LENGTHS), *spec.shape))).astype(spec.dtype or "float32")
+
+    return transform(sequences, side.inputs), transform(static, side.graph.statics)
+
+
+# ---- outputs -----------------------------------------------------------------------------------------------
+
+
+def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tuple[str, str]]:
+    """The names of the outputs to compare: those of both sides, or the only one and the one like it.
+
+    Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
+    """
+    shapes = [{name: shape_text(each) for name, each in found.items()} for found in (first, second)]
+    alike = [(a, b) for a in first for b in second if shapes[0][a] == shapes[1][b]]
+    if first.keys() & second.keys() and len(first) + len(second) > 2:
+        names = [(name, name) for name in first if name in second]
+    elif 1 in (len(first), len(second)) and len(alike) == 1:
+        names = alike
+    else:
+        names = list[tuple[str, str]]()
+    if not names or not {*names} <= {*alike}:
+        texts = [
+            f"{side.path} {', '.join(f'{name} {shape}'.strip() for name, shape in found.items())}"
+            for side, found in zip(sides, shapes, strict=True)
+        ]
+        raise LayoutError(f"the models have different outputs, and cannot be compared: {'; '.join(texts)}")
+    return names
+
+
+def shape_text(output: Any) -> str:
+    """The features of an output, and how often there is one."""
+    if isinstance(output, Ragged):
+        return f"{list(output.features)} at every step"
+    return f"{list(output.shape[1:])} for each sequence"

@@ -1,0 +1,197 @@
+"""Names of a step's values: those of its local variables, recorded when each of its functions returns.
+
+A net has no names for its values, so a step is traced once more, watched. Values of recurrences inside it
+become values of the step, as those have their own steps.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from types import CodeType, FrameType
+from typing import Any, cast
+
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.trace.lines import code_of, is_users, user_frame
+from stepnet.compiler.trace.step import Step
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.structure import leaves, named_leaves
+from stepnet.model.declared import Declared
+
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class InnerNames:
+    """Values of a step that no local variable holds, and the recurrences inside it, by name."""
+
+    values: Names = field(default_factory=Names)
+    titles: dict[str, Declared] = field(default_factory=dict[str, Declared])
+
+
+INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=None)
+
+
+def watched(step: Step, names: Names) -> Step:
+    """The step, wrapped so that each trace records the names of its values in `names`.
+
+    A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
+    named by their roles in the recurrence.
+    """
+    code = code_of(step)
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        first = roles(inputs=x, before=memory, statics=extras.get("statics"))
+        builder = leaves(memory)[0].builder
+        result, returned, inside = watching(lambda: step(x, memory, params, **extras))
+        if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
+            return cast("Any", result)  # which is refused, as it is where nobody watches
+        output, after = cast("tuple[Any, Any]", result)
+        last = roles(outputs=output, after=after)
+        local = inside.values | local_values(returned, code, builder)
+        names.clear()
+        names.update(first)
+        for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
+            other = (first | last).get(name)
+            if other is None:
+                names[name] = leaf
+            elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
+                names[f"{code.co_name}.{name}"] = leaf
+        names.update(last)
+        return output, after
+
+    return run
+
+
+def roles(**structures: Any) -> Names:
+    """Values by their roles in a recurrence: `before` if there is one memory, else `before.h`."""
+    return dict(named_leaves(structures))
+
+
+def local_values(
+    returned: dict[CodeType, Names], step: CodeType | None, builder: Builder
+) -> dict[str, Traced]:
+    """The local variables that are values of a step: its own by their names, others as `function.name`.
+
+    A parameter is not among them, as the caller has it; a value computed from parameters is.
+    """
+    named: dict[str, Traced] = {}
+    for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
+        if code is not step and code.co_name.startswith("<"):
+            continue
+        for name, leaf in values_in(variables, builder):
+            if not leaf.is_constant or builder.nodes[leaf.number].operation != "input":
+                named[name if code is step else f"{code.co_name}.{name}"] = leaf
+    return named
+
+
+def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
+    """The values of a net among variables, and in the plain dicts, lists and tuples among them.
+
+    A variable may hold anything: other objects are not opened, and no container is opened twice.
+    """
+    opened: set[int] = set()
+    remaining = list(variables.items())[::-1]
+    while remaining:
+        name, value = remaining.pop()
+        if isinstance(value, Traced):
+            if value.builder is builder:
+                yield name, value
+        elif isinstance(value, dict | list | tuple) and id(cast("object", value)) not in opened:
+            opened.add(id(cast("object", value)))
+            remaining += [(f"{name}.{key}", child) for key, child in children(value)][::-1]
+
+
+def children(value: Any) -> list[tuple[Any, Any]]:
+    """The items of a plain container, with their keys."""
+    if isinstance(value, dict):
+        return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # whatever a subclass has for its own
+    held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
+    named = isinstance(fields, tuple) and len(cast("tuple[Any]", fields)) == len(held)
+    keys = cast("tuple[Any]", fields) if named else range(len(held))
+    return [*zip(keys, held, strict=True)]
+
+
+def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], InnerNames]:
+    """Runs a trace; returns its result, the local variables of each of the user's functions at its last
+    return, and the names from recurrences inside the step.
+    """
+    names: dict[CodeType, Names] = {}
+    inside = InnerNames()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "return" and is_users(code):
+            own = {*code.co_varnames, *code.co_cellvars} - {"_"}
+            names[code] = {name: value for name, value in frame.f_locals.items() if name in own}
+
+    # No context manager: an interrupt on the way into or out of one would leave the profile function there.
+    before, outside = sys.getprofile(), INNER_NAMES.get()
+    try:
+        INNER_NAMES.set(inside)
+        sys.setprofile(look)
+        return trace(), names, inside
+    finally:
+        sys.setprofile(before)
+        INNER_NAMES.set(outside)
+
+
+def name_values(values: Names) -> None:
+    """Names values of the step that is being traced and watched, for values that no local variable holds."""
+    if (inner := INNER_NAMES.get()) is not None:
+        inner.values.update(values)
+
+
+# ---- recurrences inside a step -----------------------------------------------------------------------------
+
+
+def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
+    """A recurrence to run inside a step in place of `rnn`, and a function from its outputs to those of `rnn`.
+
+    If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
+    and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
+    by the name of its step.
+    """
+    inside = INNER_NAMES.get()
+    if inside is None:
+        return rnn, lambda outputs: outputs
+    names: Names = {}
+    title = title_of(rnn, inside.titles)
+
+    def output_of(outputs: Any) -> Any:
+        named = (f"{title}.{name}" for name in names)
+        inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
+        return outputs["output"]
+
+    inner = watched(rnn.step, names)
+
+    @wraps(rnn.step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        output, after = inner(x, memory, params, **extras)
+        return {"output": output, "named": tuple(names.values())}, after
+
+    return like(rnn, run), output_of
+
+
+def like(rnn: Declared, step: Step) -> Declared:
+    """A recurrence with the settings of `rnn` and another step."""
+    other = Declared(
+        step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
+    )
+    other.inputs, other.precision = rnn.inputs, rnn.precision
+    return other
+
+
+def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
+    """The user's name for a recurrence, made unique."""
+    frame = user_frame()
+    scopes = () if frame is None else (frame.f_locals, frame.f_globals)
+    held = [name for variables in scopes for name, value in variables.items() if value is rnn]
+    name = held[0] if held else getattr(rnn.step, "__name__", type(rnn.step).__name__).strip("<>")
+    title, count = name, 1
+    while titles.setdefault(title, rnn) is not rnn:
+        count += 1
+        title = f"{name}{count}"
+    return title
