@@ -69,7 +69,9 @@ def test_every_cell_is_in_the_table_of_the_guide():
 
 def test_every_function_for_steps_is_in_the_reference():
     page = (DOCS / "reference" / "functions.md").read_text("utf-8")
-    (listed,) = re.findall(r"^::: stepnet\.compiler\.trace\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)
+    (listed,) = re.findall(
+        r"^::: stepnet\.compiler\.trace\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S
+    )
     there = {name for name in IMPORTED if hasattr(functions, name)}
     assert set(listed.split(", ")) == there
 

@@ -126,7 +126,9 @@ STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile
 
 def imported_stages(module: Path) -> set[str]:
     """The stages of the engine that a module imports from."""
-    lines = re.findall(r"^ *from stepnet\.compiler\.targets\.cpu\.(\w+)\.", module.read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(
+        r"^ *from stepnet\.compiler\.targets\.cpu\.(\w+)\.", module.read_text("utf-8"), re.MULTILINE
+    )
     return set(lines)
 
 

@@ -21,6 +21,7 @@ from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
 from stepnet.importers.padding import COMPARISONS
 from stepnet.importers.pointwise import DTYPES
+from stepnet.importers.sizes import STEPS
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
     ModelInput,
@@ -99,7 +100,7 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
     """Raises `ModelError` for a factor that may be the number of steps that the file fixes, as exporters make
     of a mean over the steps: it would be wrong for sequences of other lengths.
     """
-    fixed = {size for value in inputs for letter, size in value.stated if letter == "T"}
+    fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
     folder = Folder(store)
     scaling = [node for node in walk.nodes if fixed and node.op in ("Mul", "Div")]
     factors = [(node, name) for node in scaling for name in node.inputs if name]

@@ -184,4 +184,6 @@ def own(memory: Any, dtype: Any) -> Any:
 def batch_of(rows: int, time: int) -> Batch:
     """The batch of so many sequences, of the lengths of `LENGTHS` where these are known."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
-    return batch if lengths is None or len(lengths) != rows else replace(batch, lengths=lengths)
+    if lengths is None or len(lengths) != rows:
+        return batch
+    return replace(batch, positions=replace(batch.positions, lengths=lengths))
