@@ -916,7 +916,7 @@ def padding_is_not_run() -> None:
 
     def seen(rows: int, time: int) -> Any:
         batch = own(rows, time)
-        lengths.append(batch.lengths.tolist())
+        lengths.append(batch.positions.lengths.tolist())
         return batch
 
     _, ours, _ = both(FAMILIES["qwen3_5"], torch.float32)
