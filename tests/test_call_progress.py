@@ -74,7 +74,7 @@ def test_sequences_laid_end_to_end_are_counted_one_by_one():
     x = np.zeros((3, 700, 4), "f4")
     try:
         with pytest.MonkeyPatch.context() as patch, sn.progress(seen.append):
-            patch.setattr("stepnet.compiler.targets.cpu.running.laid.LANES", 1)
+            patch.setattr("stepnet.compiler.targets.cpu.running.sequence_layout.LANES", 1)
             rnn(x, lengths=lengths)
     finally:
         sn.set_threads(None)

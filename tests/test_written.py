@@ -217,7 +217,7 @@ def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
     for longest in ((1, 1), (3, 5)):
-        monkeypatch.setattr("stepnet.model.written.PIECES", longest)
+        monkeypatch.setattr("stepnet.model.compiled_generation.PIECES", longest)
         assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 

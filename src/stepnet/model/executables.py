@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -76,13 +76,24 @@ class Executables(Generic[Kind]):
         `MOST_BYTES`.
         """
         self.put_back(form, executable)
-        RECENT[id(self), form] = weakref.ref(self), size
+        RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
         held = sum(bytes_ for _, bytes_ in tuple(RECENT.values()))
         while held > MOST_BYTES or len(RECENT) > MOST_FORMS**2:
             (_, oldest), (owner, bytes_) = RECENT.popitem(last=False)
             held -= bytes_
             if (cache := owner()) is not None:
                 cache.idle.pop(oldest, None)
+
+
+def bytes_of(form: Form) -> int:
+    """The bytes of the positions that a form consists of."""
+    total = 0
+    for part in cast("tuple[object, ...]", form):
+        if isinstance(part, bytes):
+            total += len(part)
+        elif isinstance(part, tuple):
+            total += bytes_of(cast("Form", part))
+    return total
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
