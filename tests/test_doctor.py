@@ -35,8 +35,9 @@ def works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own_limits() -> Generator[None]:
-    """The limits of threads are read anew, and once more after the test."""
+def own_limits(same_threads: None) -> Generator[None]:
+    """The limits of threads are read anew, and once more after the test; no number of threads is set."""
+    sn.set_threads(None)
     limit.cache_clear()
     yield
     limit.cache_clear()
