@@ -188,6 +188,7 @@ if NumpyVersion(np.__version__) < "2.1.0":  # which has no such keywords, and an
     del (
         CHOICES["clip by keyword"],
         CHOICES["clip by both"],
+        CHOICES["clip nothing"],
         CHOICES["where large"],
         REFUSED["where large: int32"],
     )
