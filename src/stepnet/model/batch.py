@@ -207,11 +207,6 @@ def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
         raise InputError(f"{what} is of {len(ragged)} rows; there are {count} sequences")
 
 
-def is_ragged(structure: Any) -> bool:
-    """Whether a structure has a Ragged in it."""
-    return any(isinstance(leaf, Ragged) for leaf in leaves(structure))
-
-
 def check_no_lengths(lengths: Any) -> None:
     """Raises `InputError` for `lengths` together with Raggeds, which have their own."""
     if lengths is not None:

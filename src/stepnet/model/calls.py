@@ -104,13 +104,9 @@ class Calls(Executables[Executable[Kind]]):
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a prepared call; None if there is none for these arguments."""
-        idle = self.idle.get(form)
-        try:
-            executable = idle.pop() if idle else None
-        except IndexError:  # another thread has taken it since
+        if (taken := self.take(form)) is None:
             return None
-        if idle is None or executable is None:
-            return None
+        executable, idle = taken
         try:
             memories = executable.arrays(initial)
             return None if memories is None else (executable.program, executable(sequences, memories))

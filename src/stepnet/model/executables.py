@@ -4,7 +4,7 @@
 
 A form is all that the preparation depends on: the positions of the sequences, the number of threads, which
 arrays are given. A form that occurs only once does not evict another one. An executable has workspaces of its
-own, so a call takes it out of the cache while it runs, and another thread prepares one for itself.
+own, so a call takes it out of the cache while it runs; a call of another thread meanwhile runs unprepared.
 
 Each program has its own executables; all those of the process together hold at most `MOST_BYTES`.
 """
@@ -36,7 +36,8 @@ RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedD
 class Executables(Generic[Kind]):
     """The executables of a program that no thread is using, by form.
 
-    idle: for each form, the executables; empty if all are in use, or if the form cannot be prepared.
+    idle: for each form, a list with its executable; empty while that is in use, and where the form cannot be
+        prepared.
     counts: the number of calls of the latest forms for which nothing is prepared.
 
     There is no lock: each change of a list or a dictionary is atomic.
@@ -46,19 +47,16 @@ class Executables(Generic[Kind]):
         self.idle: OrderedDict[Form, list[Kind]] = OrderedDict()
         self.counts: OrderedDict[Form, int] = OrderedDict()
 
-    def take(self, form: Form) -> Kind | None:
-        """Removes and returns an executable of a form; None if there is none."""
+    def take(self, form: Form) -> tuple[Kind, list[Kind]] | None:
+        """The executable of a form, and the list it was removed from; None if there is none.
+
+        The caller appends it to this list again, which has no effect if the form has been evicted since.
+        """
+        idle = self.idle.get(form)
         try:
-            idle = self.idle.get(form)
-            return idle.pop() if idle else None
+            return (idle.pop(), idle) if idle else None
         except IndexError:  # another thread has taken it since
             return None
-
-    def put_back(self, form: Form, executable: Kind) -> None:
-        """Returns an executable to the cache, unless its form has been evicted since."""
-        idle = self.idle.get(form)
-        if idle is not None:
-            idle.append(executable)
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
         """Counts a call of a form, and returns whether it is the one to be prepared, the `calls`th."""
@@ -75,7 +73,8 @@ class Executables(Generic[Kind]):
         """Keeps a new executable that holds `size` bytes, and evicts the oldest forms of all programs beyond
         `MOST_BYTES`.
         """
-        self.put_back(form, executable)
+        if (idle := self.idle.get(form)) is not None:
+            idle.append(executable)
         RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
         held = sum(bytes_ for _, bytes_ in tuple(RECENT.values()))
         while held > MOST_BYTES or len(RECENT) > MOST_FORMS**2:
@@ -124,16 +123,16 @@ class Runs(Executables[Rebindable]):
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
         """The results of a call with these parameters."""
         form = form_of(call)
-        prepared = None if form is None else self.take(form)
-        if form is None or (prepared is None and not self.is_due(form)):
+        if form is None:
             return self.once(parameters, call)
-        if prepared is None:
-            return self.prepare(form, parameters, call)
+        if (taken := self.take(form)) is None:
+            return self.prepare(form, parameters, call) if self.is_due(form) else self.once(parameters, call)
+        prepared, idle = taken
         try:
             if prepared.bound.rebind(parameters):
                 return prepared.frozen.run(call.sequences, call.initial, call.statics)
         finally:
-            self.put_back(form, prepared)
+            idle.append(prepared)
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:

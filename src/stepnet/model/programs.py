@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from stepnet.errors import InputError
 from stepnet.model.calls import Calls
-from stepnet.model.executables import Form
+from stepnet.model.executables import Form, put_latest
 from stepnet.model.program import Program
 
 Kind = TypeVar("Kind", bound=Program)
@@ -20,9 +20,7 @@ MOST_KINDS = 32
 
 def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:
     """Adds an entry to a bounded cache; the oldest entry is removed where there are too many."""
-    programs[key] = program
-    if len(programs) > MOST_KINDS:
-        programs.popitem(last=False)
+    put_latest(programs, key, program, MOST_KINDS)
 
 
 class Programs(Generic[Kind]):
