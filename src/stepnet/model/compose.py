@@ -355,7 +355,7 @@ def streamed(layer: Layer) -> "Leaf | Layers":
     from stepnet.model.streams.layers import Layers, Leaf
 
     if isinstance(layer, RNN):
-        return Leaf(layer)
+        return Leaf.of(layer)
     if isinstance(layer, Bidirectional):
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
     parts: list[Leaf | Layers] = []

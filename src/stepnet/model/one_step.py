@@ -28,6 +28,8 @@ def refusal(plan: Plan) -> str | None:
 
 def is_not_of_a_step(node: Node) -> bool:
     """Whether an operation around a recurrence has no meaning for a single step."""
+    if node.operation == "reduce" and node.attributes["how"] == "last":
+        return False  # the last step so far is this one
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
 
 
@@ -75,13 +77,22 @@ def before_loop(
 
 @dataclass
 class OneStep:
-    """A step while it is made. place: where values of the plan's net are in the new one."""
+    """A step while it is made.
+
+    carried: the memories before the step; those with which the plan's recurrence begins if None.
+    place: the numbers of the plan's values in the new net.
+    begins: the values with which the recurrence begins in a call of whole sequences.
+    following: the memories after the step.
+    """
 
     builder: Builder
     plan: Plan
     index: int
     known: Mapping[int, int]
+    carried: Sequence[int] | None = None
     place: dict[int, int] = field(init=False)
+    begins: list[int] = field(init=False, default_factory=list[int])
+    following: list[int] = field(init=False, default_factory=list[int])
 
     def __post_init__(self) -> None:
         self.place = dict(self.known)
@@ -104,20 +115,21 @@ class OneStep:
     def loop(self, operands: Sequence[int]) -> list[int]:
         """The results of the recurrence's body."""
         recur = self.plan.recurrence.recur
-        body, count = recur.body, recur.sequence_count
-        inside = dict(
-            zip(body.inputs, (*map(self.barrier, operands[:count]), *operands[count:]), strict=True)
-        )
+        body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
+        memories = self.begins if self.carried is None else self.carried
+        inside = dict(zip(body.inputs, (*map(self.barrier, sequences), *memories, *others), strict=True))
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 inside[number] = self.index
             elif number not in inside:
                 inside[number] = self.copied(node, [inside[operand] for operand in node.inputs])
-        outputs, memories = recur.results_by_kind([inside[result] for result in body.results])
-        return [*map(self.barrier, outputs), *memories]
+        outputs, self.following = recur.results_by_kind([inside[result] for result in body.results])
+        return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """A node made again; one that repeats a value at every step is that value."""
+        """A node made again; one that repeats a value at every step, or takes the last one, is that value."""
+        if node.operation == "reduce" and self.builder.type_of(operands[0]).extent == ROWS:
+            return operands[0]
         if node.operation == "expand":
             constant = self.builder.type_of(operands[0]).extent == CONST
             return self.builder.add("expand", operands[0], extent=ROWS) if constant else operands[0]

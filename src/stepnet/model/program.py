@@ -8,7 +8,7 @@ Every way to run one, a call, a stream, generation or a search, runs what `Progr
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -141,8 +141,22 @@ class Program(NetProgram):
         return made
 
 
+class Beginning(Protocol):
+    """The initial memories that a model computes of its statics and parameters."""
+
+    def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
+        """The memories of `count` rows with these statics, by their places among all memories."""
+        ...
+
+
 class StepProgram(Program):
-    """The program of one step, traced. controlled: those of the same step under control, by their masks."""
+    """The program of one step, traced.
+
+    controlled: the programs of the same step under control, by their masks.
+    begin: the initial memories that the model computes; None where they are zeros.
+    """
+
+    begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
         net = traced.net(reverse, unroll)

@@ -281,7 +281,7 @@ class RNN(Declared):
         from stepnet.model.streams.layers import Leaf  # late: not everybody has streams
         from stepnet.model.streams.stream import Stream
 
-        return Stream(Leaf(self), rows, initial, statics, engine, begun)
+        return Stream(Leaf.of(self), rows, initial, statics, engine, begun)
 
     def trace_steps(
         self,

@@ -3,7 +3,7 @@
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.schedule import Schedule
@@ -22,6 +22,9 @@ from stepnet.model.graph.trace import Model
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
+
+if TYPE_CHECKING:
+    from stepnet.model.streams.stream import Stream
 
 
 class Graph:
@@ -111,6 +114,52 @@ class Graph:
         if is_traced(sequences):
             return self._in_model(sequences, statics, lengths, engine, time_major)
         return self._programs.run(sequences, statics, lengths, self._engine(engine), time_major)
+
+    def stream(
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
+    ) -> "Stream":
+        """A stream of sequences that the whole model runs one step at a time: `stream.step(x)`.
+
+        A value that a sequence has once, as a last output, is in a stream what a call of the sequence up to
+        the present step gives.
+
+        Args:
+            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
+            initial: The memories before the first step, as `stream.state` has them: those of each recurrence,
+                in the order that they run. By default those with which the model begins.
+            statics: Values that each row has once, as for a call.
+            engine: An engine, or several in order of preference.
+            begun: The number of steps that were run before, from which `index` counts on.
+
+        Returns:
+            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+
+        Raises:
+            InputError: For arguments that do not fit, and for a model that reads later steps: one with a
+                recurrence from the last step, a mean over the steps, attention over them, or a final memory
+                that is read at each step. Where the inputs are not known yet, at the first step.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> stream = sn.Graph(lambda x, params: total(2 * x)[0] + 1).stream(rows=1)
+        >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
+        [3.0, 7.0, 13.0]
+        """
+        from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
+        from stepnet.model.streams.layers import Leaf
+        from stepnet.model.streams.stream import Stream
+
+        if (known := self._programs.programs.latest) is not None:
+            check_stream(known.net)
+        step = GraphStep(self._programs, checked_engine(self._engine(engine)))
+        return Stream(Leaf(step), rows, initial, statics, self._engine(engine), begun)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """The outputs as values of another model, of which this one is a part."""

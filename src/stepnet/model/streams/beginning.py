@@ -16,6 +16,7 @@ from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics
 from stepnet.model.declared import Declared, check_inputs
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
+from stepnet.model.streams.layers import Stepped
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.prepared import PreparedStep, StepKind
 from stepnet.model.streams.statics import taken
@@ -62,10 +63,23 @@ class Piece:
     begun: Array
     kept: Array
 
-    def new(self, place: int, step: LayerStep) -> New:
+    def new(self, place: int, step: LayerStep, engine: Order) -> New:
         """The rows for the layer at a place; raises `InputError` for arrays that do not fit."""
-        memory = step.memories.initial(self.initial[place], self.count)
-        return New(memory, memory, step.checked_statics(self.statics[place], self.count))
+        still = step.checked_statics(self.statics[place], self.count)
+        memory = step.memories.initial(
+            self.initial[place], self.count, computed_memories(step, still, self.count, engine)
+        )
+        return New(memory, memory, still)
+
+
+def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
+    """The memories with which rows with these statics begin, where the model computes some of them."""
+    if step.kind.begin is None:
+        return None
+    memories = step.memories.zeros(count)
+    for place, array in step.kind.begin.memories(statics, count, engine).items():
+        memories[place] = array
+    return memories
 
 
 def with_piece(pieces: Sequence[Piece], piece: Piece) -> tuple[Piece, ...]:
@@ -88,7 +102,7 @@ def without(pieces: Sequence[Piece], rows: Array) -> tuple[Piece, ...]:
 
 
 def begun_step(
-    rnn: Declared, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
+    rnn: Stepped, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
 ) -> LayerStep:
     """The step of a layer, for inputs like these.
 
@@ -103,17 +117,18 @@ def begun_step(
     return step_for(rnn, kind, capacity, engine)
 
 
-def kind_for(rnn: Declared, inputs: Any, statics: Any) -> StepKind:
+def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
     """What the step of a layer is traced from, for inputs and statics with these `Spec`s."""
     check_inputs(rnn.inputs, inputs)
-    traced = rnn.program_of(inputs, statics).traced
-    return StepKind(traced, inputs, traced.statics)
+    program = rnn.program_of(inputs, statics)
+    return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
 
-def step_for(rnn: Declared, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
+def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
     """The step of a layer, for so many slots."""
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
+        assert isinstance(rnn, Declared)  # a graph with inner sequences has no stream
         return CalledStep(rnn, kind, engine, memories)
     program = rnn.program_of(kind.inputs, kind.statics)
     return PreparedStep(kind, program.bound(engine), memories)

@@ -2,32 +2,58 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from stepnet.errors import InputError, named
 from stepnet.model.declared import Declared
+from stepnet.model.program import StepProgram
 
 Names = tuple[str, ...]
+
+
+class Stepped(Protocol):
+    """A recurrence that a stream steps: a `Declared` one, or a graph as one step."""
+
+    @property
+    def inputs(self) -> Any:
+        """The `Spec`s of the inputs that it was declared with, or None."""
+        ...
+
+    @property
+    def params(self) -> Any:
+        """The parameters."""
+        ...
+
+    def as_declared(self, inputs: Any) -> Any:
+        """The inputs with their dicts in the declared order."""
+        ...
+
+    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
+        """The program for inputs and statics of these `Spec`s."""
+        ...
 
 
 @dataclass(frozen=True)
 class Leaf:
     """One recurrence. Its arguments and results are its own."""
 
-    rnn: Declared
+    rnn: Stepped
 
-    def __post_init__(self) -> None:
-        if self.rnn.reverse:
+    @classmethod
+    def of(cls, rnn: Declared) -> "Leaf":
+        """The recurrence; raises `InputError` for one that has no stream."""
+        if rnn.reverse:
             raise InputError(
                 "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
             )
-        if self.rnn.until is not None:
+        if rnn.until is not None:
             raise InputError(
                 "a stream runs on: it has no until=; look at each step's output, and reset the row"
             )
+        return cls(rnn)
 
     @property
-    def named(self) -> list[tuple[Names, Declared]]:
+    def named(self) -> list[tuple[Names, Stepped]]:
         """The recurrence, with no name."""
         return [((), self.rnn)]
 
@@ -48,7 +74,7 @@ class Layers:
     layers: "tuple[Leaf | Layers, ...]"
 
     @property
-    def named(self) -> list[tuple[Names, Declared]]:
+    def named(self) -> list[tuple[Names, Stepped]]:
         """All recurrences, with the places of the layers that they are in, outermost first."""
         return [
             ((f"layer {place}", *names), rnn)

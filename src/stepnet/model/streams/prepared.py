@@ -11,6 +11,7 @@ from stepnet.compiler.trace.step import TracedStep
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array
+from stepnet.model.program import Beginning
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.rows import check_rows, titled
 from stepnet.model.streams.statics import checked_statics, empty_slots
@@ -25,11 +26,13 @@ class StepKind:
     """The inputs of a trace of a step, which do not depend on the number of rows.
 
     inputs, statics: the `Spec`s that the step was traced for.
+    begin: the initial memories that the model computes; None where they are zeros.
     """
 
     traced: TracedStep
     inputs: Any
     statics: Any
+    begin: Beginning | None = None
 
     @property
     def counts(self) -> bool:

@@ -30,9 +30,8 @@ from stepnet.errors import FileError, StepnetError, named
 from stepnet.files import jsons, safetensors
 from stepnet.files.store import Store
 from stepnet.model.batch import MOST_BEGUN
-from stepnet.model.declared import Declared
 from stepnet.model.streams.beginning import LayerStep, New, kind_for
-from stepnet.model.streams.layers import Names
+from stepnet.model.streams.layers import Names, Stepped
 from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.prepared import StepKind
 from stepnet.model.streams.statics import kinds
@@ -61,7 +60,7 @@ class Saved:
 
 
 def write(
-    path: str | Path, recurrences: Sequence[Declared], steps: LayerSteps, moment: Moment, force: bool
+    path: str | Path, recurrences: Sequence[Stepped], steps: LayerSteps, moment: Moment, force: bool
 ) -> None:
     """Writes the rows of a moment; raises `FileError` where the file cannot be written."""
     arrays: dict[str, Array] = {BEGUN: moment.begun}
@@ -75,7 +74,7 @@ def write(
         layers.append(
             {
                 "step": step_digest(step.kind),
-                "parameters": parameters_digest(rnn),
+                "parameters": parameters_digest(rnn, step.kind),
                 "inputs": form(step.kind.inputs),
                 "statics": form(step.kind.statics),
             }
@@ -136,9 +135,10 @@ def step_digest(kind: StepKind) -> str:
     return digest(kind.traced.body, *structures, kind.traced.precision)
 
 
-def parameters_digest(rnn: Declared) -> str:
-    """A digest of the parameters, down to their bits."""
-    return digest(skeleton(rnn.params), *map(Literal, leaves(rnn.params)))
+def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
+    """A digest of the parameters, down to their bits: those that a graph captures included."""
+    params = rnn.program_of(kind.inputs, kind.statics).params
+    return digest(skeleton(rnn.params), *map(Literal, params))
 
 
 def form(structure: Any) -> Any:
@@ -163,7 +163,7 @@ def form(structure: Any) -> Any:
 
 
 def read(
-    path: str | Path, recurrences: Sequence[tuple[Names, Declared]], running: Sequence[StepKind] | None
+    path: str | Path, recurrences: Sequence[tuple[Names, Stepped]], running: Sequence[StepKind] | None
 ) -> Saved:
     """The rows of a file for these recurrences; raises `FileError` for a file that is not of them.
 
@@ -217,14 +217,8 @@ def begun_of(arrays: Mapping[str, Array]) -> Array:
     return begun
 
 
-def kind_of(rnn: Declared, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
+def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
     """The step of a layer as the file describes it; raises `FileError` unless that is the recurrence's."""
-    own = parameters_digest(rnn)
-    if layer.get("parameters") != own:
-        raise FileError(
-            f"it was saved with other parameters (digest {layer.get('parameters')!r}, here {own!r}); load it "
-            "with the model that it was saved from"
-        )
     inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
     if running is not None and (inputs is False or statics is False):
         inputs, statics = running.inputs, running.statics
@@ -239,6 +233,12 @@ def kind_of(rnn: Declared, layer: Mapping[str, Any], running: StepKind | None) -
     except (StepnetError, *FROM_STEPS) as error:  # the user's function has run, on what may be foreign to it
         reason = f"{type(error).__name__}: {error}"
         raise FileError(f"{other}, whose inputs this one does not take ({reason})") from None
+    own = parameters_digest(rnn, kind)
+    if layer.get("parameters") != own:
+        raise FileError(
+            f"it was saved with other parameters (digest {layer.get('parameters')!r}, here {own!r}); load it "
+            "with the model that it was saved from"
+        )
     made = step_digest(kind)
     if layer.get("step") != made:
         raise FileError(

@@ -29,12 +29,12 @@ def first_moment(pieces: Sequence[Piece]) -> Moment:
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
-def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep) -> None:
+def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep, engine: Order) -> None:
     """Puts the rows there are before the first step into the layer at a place."""
     first = 0
     for piece in pieces:
         slots = np.arange(first, first + len(piece.kept))
-        piece.new(place, step).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
+        piece.new(place, step, engine).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
         first += len(piece.kept)
 
 
@@ -55,7 +55,7 @@ def stepped(
         with named_layer(names):
             statics = like.statics[place], like.count
             step = begun_step(rnn, x, len(places), some, *statics, count, engine)
-            put_pieces(pieces, place, step)
+            put_pieces(pieces, place, step, engine)
             x = step.look(x, slots, 0, some)
             steps.append((names, step))
     return tuple(steps), x
@@ -69,7 +69,7 @@ def unstepped(
     for place, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
         with named_layer(names):
             step = step_for(rnn, kind, max(1, count), engine)
-            put_pieces(pieces, place, step)
+            put_pieces(pieces, place, step, engine)
             steps.append((names, step))
     return tuple(steps)
 

@@ -16,6 +16,7 @@ from stepnet.model.streams.beginning import (
     New,
     Piece,
     check_there_are_rows,
+    computed_memories,
     with_piece,
     without,
 )
@@ -185,7 +186,7 @@ class Stream:
             new: list[New] = []
             for place, (names, step) in enumerate(self._steps):
                 with named_layer(names):
-                    new.append(piece.new(place, step))
+                    new.append(piece.new(place, step, self.engine))
             self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
         return np.arange(before, before + count)
 
@@ -250,8 +251,10 @@ class Stream:
         for (names, step), own, still in zip(self._steps, initial_parts, static_parts, strict=True):
             with named_layer(names):
                 first = step.memories.first_of(slots)
-                memory = step.memories.initial(own, len(places), first)
                 still = None if still is None else step.checked_statics(still, len(places))
+                if still is not None:
+                    first = computed_memories(step, still, len(places), self.engine) or first
+                memory = step.memories.initial(own, len(places), first)
                 new.append(New(memory, first, still))
         if any(own.statics is not None for own in new):
             # There are no two sides of statics: the rows move to other slots.

@@ -182,8 +182,11 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 def weight(body: Net, number: int, recur: Recur) -> int:
     """The bytes per step that a stream of a value costs: it is read, and first written unless it is an input.
-    0 for a view of an input, which is read in place.
+    0 for a view of an input, which is read in place, and for products of several results, which are read one
+    by one.
     """
+    if len(body.nodes[number].types) > 1:
+        return 0
     root, chain = view_chain(body, number)
     type_ = body.type_of(number)
     if root in recur.sequences:

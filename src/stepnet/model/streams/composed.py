@@ -1,0 +1,254 @@
+"""A model as the step of one recurrence: how a stream runs a graph.
+
+    h, _ = gru(table[words])                step(word, h):
+    h, _ = lstm(h)                   ->         y, h0 = gru's step(table[word], h0)
+    softmax(h @ W)                              y, (h1, c1) = lstm's step(y, (h1, c1))
+                                                softmax(y @ W), (h0, (h1, c1))
+
+The parts of the model's schedule are laid end to end in one body, as `one_step` copies them, so a step has
+the bits of the whole call. The memories of all recurrences are the memory of the step.
+
+A value that a sequence has once, as a final memory or the last output, is a running value in a stream: after
+each step it is what a call of the sequence up to there would give. It may be an output, or become one by
+operations within a row. A model that needs later steps, or reads a final value at earlier steps, is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.values.arguments import is_array
+from stepnet.compiler.values.structure import arranged, named_leaves
+from stepnet.errors import InputError
+from stepnet.model.graph.programs import GraphPrograms
+from stepnet.model.nets import run_net
+from stepnet.model.one_step import OneStep, counts, refusal
+from stepnet.model.program import NetProgram, Program, StepProgram
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+AT_EACH_STEP = "; a stream has one step at a time"
+
+
+def check_stream(net: Net) -> None:
+    """Raises `InputError` for a model that has no stream."""
+    if (reason := why_not(net)) is not None:
+        raise InputError(f"this model has no stream: {reason}")
+
+
+def why_not(net: Net) -> str | None:
+    """The reason why a model has no stream, with the user's line; None if it has one."""
+    so_far = set[int]()  # the values that a sequence has once, after its last step
+    for number, node in enumerate(net.nodes):
+        reason, reads_end = wrong_operation(node), not so_far.isdisjoint(node.inputs)
+        if reason is None and reads_end and (node.operation == "recur" or node.type.extent == STEPS):
+            reason = "its steps read a value of the whole sequence, as a final memory or a last output"
+        if reason is not None:
+            return f"{reason}{f' (at {node.source})' if node.source else ''}{AT_EACH_STEP}"
+        if (reads_end or node.operation in ("reduce", "result")) and node.type.extent == ROWS:
+            so_far.add(number)
+    return None
+
+
+def wrong_operation(node: Node) -> str | None:
+    """The reason why an operation of a model has no meaning for a single step; None if it has one."""
+    if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
+        return "it has inner sequences"
+    if node.operation == "recur" and node.recur.reverse:
+        return "a recurrence of it begins at a sequence's last step"
+    if node.operation == "reduce" and node.attributes["how"] != "last":
+        return f"it takes the {node.attributes['how']} over all steps of a sequence"
+    return None
+
+
+@dataclass
+class Composition:
+    """A body while it is made.
+
+    net: the schedule's net.
+    values: the numbers in `builder` of the values of `net` so far.
+    before, after: the memories of the recurrences so far, before and after the step.
+    start: the values that the recurrences of a whole call begin with; None for zeros.
+    specs: the structure of the memory of each recurrence, with a `Spec` for each memory.
+    """
+
+    net: Net
+    builder: Builder = field(default_factory=Builder)
+    values: dict[int, int] = field(default_factory=dict[int, int])
+    before: list[int] = field(default_factory=list[int])
+    after: list[int] = field(default_factory=list[int])
+    start: list[int | None] = field(default_factory=list["int | None"])
+    specs: list[Any] = field(default_factory=list[Any])
+
+    def add_input(self, number: int) -> int:
+        """Adds an input of the schedule's net, and returns its number in the body."""
+        node = self.net.nodes[number]
+        extent = CONST if node.type.extent == CONST else ROWS
+        self.values[number] = self.builder.input(node.type.at(extent), node.name)
+        return self.values[number]
+
+    def value(self, number: int) -> int:
+        """The number in the body of a value: of a part so far, or computed outside of parts."""
+        if number not in self.values:
+            node = self.net.nodes[number]
+            operands = [self.value(operand) for operand in node.inputs]
+            if node.operation == "reduce" or (
+                node.operation == "expand" and not self.is_constant(operands[0])
+            ):
+                # The last step so far is this one, and a value per row is the value at this step.
+                self.values[number] = operands[0]
+            else:
+                changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}
+                self.values[number] = self.builder.copy(node, operands, **changed)
+        return self.values[number]
+
+    def is_constant(self, number: int) -> bool:
+        """Whether a value of the body is one for all rows."""
+        return self.builder.type_of(number).extent == CONST
+
+    def add(self, part: Part, plan: Plan) -> None:
+        """Adds the results of a part that has a plan, and the memories of its recurrence."""
+        if (reason := refusal(plan)) is not None:
+            raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
+        builder, recur = self.builder, plan.recurrence.recur
+        index = builder.add("index") if counts(plan) else -1
+        kept = [recur.body.nodes[number] for number in recur.memories]
+        # The memory of a plain part is a dummy, which is the last result of its plan.
+        new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
+        step = OneStep(builder, plan, index, {}, new or None)
+        results = step.results(self.operands(part, plan))
+        results = results if new else results[: len(part.results)]
+        self.values |= {n: value for n, value in zip(part.results, results, strict=True) if n >= 0}
+        if new:
+            self.before += new
+            self.after += step.following
+            self.start += [None if is_zeros(builder, number) else number for number in step.begins]
+            self.specs.append(memory_specs(kept))
+
+    def operands(self, part: Part, plan: Plan) -> list[int]:
+        """The operands of a part in the order of its plan's inputs."""
+        ends, net = plan.ends, plan.net
+        reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
+        places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+        numbers = dict(zip(places, (*reads, *part.parameters), strict=True))
+        return [
+            self.zeros(net.nodes[net.inputs[place]]) if numbers[place] < 0 else self.value(numbers[place])
+            for place in range(len(numbers))
+        ]
+
+    def zeros(self, node: Node) -> int:
+        """The number of zeros for each row, of the type of a node."""
+        zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
+        return self.builder.add("expand", zeros, extent=ROWS)
+
+
+def is_zeros(builder: Builder, number: int) -> bool:
+    """Whether a value is zeros for each row, written as a constant."""
+    node = builder.nodes[number]
+    if node.operation in ("expand", "detach"):
+        return is_zeros(builder, node.inputs[0])
+    return node.operation == "constant" and not node.attributes["value"].value.any()
+
+
+def memory_specs(nodes: Sequence[Node]) -> Any:
+    """The structure of a recurrence's memory: an array, or a dict by the names of its arrays."""
+    specs = [Spec(node.type.shape, node.type.dtype) for node in nodes]
+    names = [node.name for node in nodes]
+    if len(specs) == 1:
+        return specs[0]
+    return dict(zip(names, specs, strict=True)) if len({*names} - {""}) == len(names) else tuple(specs)
+
+
+@dataclass(frozen=True)
+class ComputedBeginning:
+    """The initial memories of a model, computed of its statics and parameters.
+
+    program: of a net whose inputs are the statics and the parameters, and whose results are these memories.
+    params: the parameters, in the order of the net.
+    places: the places of these memories among all memories of the step.
+    """
+
+    program: NetProgram
+    params: Sequence[Array]
+    places: tuple[int, ...]
+
+    def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
+        """The memories of `count` rows with these statics, by their places."""
+        call = Call(Positions.end_to_end(np.arange(count + 1)))
+        made = run_net(self.program, [*statics, *self.params], call, engine)
+        return dict(zip(self.places, made, strict=True))
+
+
+def composed(
+    schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
+) -> StepProgram:
+    """The step of a model whose schedule this is; raises `InputError` for a model that has no stream.
+
+    inputs, statics: the structures of the model's inputs, with a `Spec` for each.
+    params: its parameters, in the order of the net.
+    output: the structure of its outputs.
+    """
+    check_stream(schedule.traced)
+    net = schedule.net
+    made = Composition(net)
+    by_kind: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
+    for number in net.inputs:
+        by_kind[net.type_of(number).extent].append(made.add_input(number))
+    for part in schedule.parts:
+        if part.plan is not None:
+            made.add(part, part.plan)
+    results = [made.value(number) for number in net.results]
+    still = [*by_kind[ROWS], *by_kind[CONST]]
+    body = with_inputs(made.builder, [*by_kind[STEPS], *made.before, *still], [*results, *made.after])
+    memory = made.specs[0] if len(made.specs) == 1 else tuple(made.specs)
+    names = tuple(name or "output" for name, _ in named_leaves(output))
+    traced = TracedStep(body, inputs, memory, statics, list(params), output, names, memory)
+    program = StepProgram(traced, reverse=False, unroll=1)
+    started = {place: number for place, number in enumerate(made.start) if number is not None}
+    if started:
+        begin = NetProgram(with_inputs(made.builder, still, started.values()))
+        program.begin = ComputedBeginning(begin, params, tuple(started))
+    return program
+
+
+@dataclass(frozen=True)
+class GraphStep:
+    """A graph as the recurrence that a stream steps. engine: the engines that were asked for."""
+
+    programs: GraphPrograms
+    engine: Order
+    made: dict[int, tuple[Program, StepProgram]] = field(
+        default_factory=dict[int, tuple[Program, StepProgram]]
+    )
+
+    @property
+    def inputs(self) -> Any:
+        """The `Spec`s of the inputs that the graph was declared with, or None."""
+        return self.programs.inputs
+
+    @property
+    def params(self) -> Any:
+        """The parameters of the graph."""
+        return self.programs.params
+
+    def as_declared(self, inputs: Any) -> Any:
+        """The inputs with their dicts in the declared order."""
+        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+
+    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
+        """The program of a step for inputs and statics of these `Spec`s."""
+        self.programs.check_model()
+        program = self.programs.program_of(inputs, statics)
+        if id(program) not in self.made:
+            output = program.traced.output
+            schedule = program.schedule_for(self.engine)
+            self.made[id(program)] = program, composed(schedule, inputs, statics, program.params, output)
+        return self.made[id(program)][1]

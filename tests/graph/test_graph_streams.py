@@ -1,0 +1,312 @@
+"""Streams of graphs: each step has the bits of a call of the sequences up to there."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import WORDS, RandomModel, random_models
+from tolerance import assert_close
+from torch import nn
+from zoo import normal, rnn_of
+
+import stepnet as sn
+import stepnet.torch
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import FileError, InputError
+
+Array = np.ndarray
+Model = Callable[..., Any]
+GRU = rnn_of("gru", 5, 8)
+LSTM = rnn_of("lstm", 8, 8, seed=1)
+PARAMS = {"table": normal(20, 5), "W": normal(8, 3), "V": normal(4, 8)}
+
+
+def two_layers(words: Any, params: Any) -> Any:
+    """A table, two recurrences with a residual connection, and a softmax of each step."""
+    h, _ = GRU(params["table"][words])
+    above, _ = LSTM(h)
+    return sn.softmax((h + above) @ params["W"])
+
+
+def values_so_far(words: Any, params: Any) -> Any:
+    """Outputs that a sequence has once: its last output, and a final memory."""
+    h, final = GRU(params["table"][words])
+    return {"last": sn.reduce(h, "last") @ params["W"], "final": np.tanh(final)}
+
+
+def with_beginning(words: Any, params: Any, statics: Any) -> Any:
+    """A recurrence that begins with a value of the statics."""
+    return GRU(params["table"][words], initial=np.tanh(statics @ params["V"]))[0] @ params["W"]
+
+
+def with_context(words: Any, params: Any, statics: Any) -> Any:
+    """A value of the statics that each step reads."""
+    x = params["table"][words]
+    return GRU(x + sn.expand((statics @ params["V"])[:, :5], x))[0]
+
+
+def side_by_side(words: Any, params: Any) -> Any:
+    """Two recurrences that read the same input, and one without a product."""
+    x = params["table"][words]
+    total, _ = sn.RNN(lambda x, h, p: (0.5 * h + x, 0.5 * h + x), memory=5)(x)
+    return np.concatenate([GRU(x)[0], total], axis=-1), sn.Stack([GRU, LSTM])(x)[0]
+
+
+def without_recurrence(words: Any, params: Any) -> Any:
+    """Operations within a step alone."""
+    return sn.softmax(params["table"][words])
+
+
+MODELS: dict[str, tuple[Model, bool]] = {
+    "two layers": (two_layers, False),
+    "values so far": (values_so_far, False),
+    "with beginning": (with_beginning, True),
+    "with context": (with_context, True),
+    "side by side": (side_by_side, False),
+    "without recurrence": (without_recurrence, False),
+}
+
+
+def words_of(rows: int, steps: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 20, size=(rows, steps))
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Raises unless two structures of arrays have equal bits."""
+    for one, other in zip(leaves(actual), leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def at(output: Array, step: int, of_steps: bool) -> Array:
+    """The value of a call's output at a step; outputs that a sequence has once are values of the last one."""
+    return output[:, step] if of_steps else output
+
+
+def expected(graph: sn.Graph, words: Array, statics: Any, step: int) -> list[Array]:
+    """The outputs of a call of the sequences up to a step, at this step."""
+    outputs = leaves(graph(words[:, : step + 1], statics=statics))
+    levels = [len(graph.net.type_of(number).extent) - 1 for number in graph.net.results]
+    return [at(output, step, level == 1) for output, level in zip(outputs, levels, strict=True)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_have_the_bits_of_a_call(name: str, rows: int) -> None:
+    model, has_statics = MODELS[name]
+    statics = normal(rows, 4) if has_statics else None
+    graph, words = sn.Graph(model, PARAMS), words_of(rows, 5)
+    stream = graph.stream(rows, statics=statics)
+    for step in range(5):
+        assert_same(leaves(stream.step(words[:, step])), expected(graph, words, statics, step))
+
+
+def test_a_step_of_some_rows_leaves_the_others() -> None:
+    graph, words = sn.Graph(two_layers, PARAMS), words_of(3, 4)
+    whole, stream = graph(words), graph.stream(3)
+    taken = [0, 0, 0]
+    for rows in ([0, 1, 2], [2], [0, 2], [1], [2, 1, 0]):
+        outputs = stream.step(np.array([words[row, taken[row]] for row in rows]), rows=rows)
+        for row, output in zip(rows, outputs, strict=True):
+            np.testing.assert_array_equal(output, whole[row, taken[row]])
+            taken[row] += 1
+
+
+def test_rows_come_and_go_with_their_statics_and_beginnings() -> None:
+    graph, words, statics = sn.Graph(with_beginning, PARAMS), words_of(4, 3), normal(4, 4)
+    whole = graph(words, statics=statics)
+    stream = graph.stream(2, statics=statics[:2])
+    assert_same(stream.step(words[:2, 0]), whole[:2, 0])
+    stream.add(2, statics=statics[2:])
+    np.testing.assert_array_equal(stream.step(words[2:, 0], rows=[2, 3]), whole[2:, 0])
+    stream.drop(0)
+    assert_same(stream.step(words[1:, 1]), whole[1:, 1])
+    stream.reset(1)  # row 2 of the words, with the statics that it has
+    assert_same(stream.step(words[2:3, 0], rows=[1]), whole[2:3, 0])
+    stream.reset([0, 1], statics=statics[:2])  # other statics begin other memories
+    np.testing.assert_array_equal(stream.step(words[:2, 0], rows=[0, 1]), whole[:2, 0])
+
+
+def test_given_memories_replace_those_of_the_model() -> None:
+    graph, words, statics = sn.Graph(with_beginning, PARAMS), words_of(2, 4), normal(2, 4)
+    whole, first = graph(words, statics=statics), graph.stream(2, statics=statics)
+    for step in range(2):
+        first.step(words[:, step])
+    second = graph.stream(2, initial=first.state, statics=statics)
+    for step in (2, 3):
+        assert_same(second.step(words[:, step]), whole[:, step])
+
+
+def test_the_state_has_the_memories_in_the_order_of_the_recurrences() -> None:
+    graph, words = sn.Graph(two_layers, PARAMS), words_of(2, 3)
+    stream = graph.stream(2)
+    for step in range(3):
+        stream.step(words[:, step])
+    h, final = GRU(PARAMS["table"][words])
+    _, above = LSTM(h)
+    assert_same(stream.state, (final, above))
+
+
+def test_saved_rows_go_on(tmp_path: Path) -> None:
+    graph, words = sn.Graph(two_layers, PARAMS), words_of(2, 4)
+    whole, stream = graph(words), graph.stream(2)
+    for step in range(2):
+        stream.step(words[:, step])
+    stream.save(tmp_path / "rows.safetensors")
+    other = sn.Graph(two_layers, PARAMS).stream(0)
+    other.load(tmp_path / "rows.safetensors")
+    for step in (2, 3):
+        assert_same(other.step(words[:, step]), whole[:, step])
+    changed = sn.Graph(two_layers, PARAMS | {"W": PARAMS["W"] + 1}).stream(0)
+    with pytest.raises(FileError, match="saved with other parameters"):
+        changed.load(tmp_path / "rows.safetensors")
+
+
+def test_saved_rows_are_of_the_captured_parameters_too(tmp_path: Path) -> None:
+    def of(rnn: sn.RNN) -> sn.Graph:
+        return sn.Graph(lambda x, params: rnn(x)[0], inputs=5)
+
+    stream = of(GRU).stream(1)
+    stream.step(normal(1, 5))
+    stream.save(tmp_path / "rows.safetensors")
+    of(rnn_of("gru", 5, 8)).stream(0).load(tmp_path / "rows.safetensors")
+    with pytest.raises(FileError, match="saved with other parameters"):
+        of(rnn_of("gru", 5, 8, seed=7)).stream(0).load(tmp_path / "rows.safetensors")
+
+
+def test_a_quantized_graph_has_streams_of_its_precision() -> None:
+    words = words_of(3, 6)
+    graph = sn.quantize(sn.Graph(two_layers, PARAMS), [words_of(4, 9, seed=1)], "int8")
+    whole, stream = graph(words), graph.stream(3)
+    assert not np.array_equal(whole, sn.Graph(two_layers, PARAMS)(words))
+    for step in range(6):
+        assert_same(stream.step(words[:, step]), whole[:, step])
+
+
+# ---- random models -----------------------------------------------------------------------------------------
+
+
+def has_stream(model: RandomModel) -> bool:
+    """Whether no output of a model needs a later step."""
+    forward = all(layer.kind != "recurrence" or layer.how == "forward" for layer in model.layers)
+    centred = any(layer.kind == "centred" for layer in model.layers)
+    return forward and not centred and set(model.ends) <= {"last"}
+
+
+def without_later_steps(model: RandomModel) -> RandomModel:
+    """The model with its centred layers and directions changed to those that a stream has."""
+    layers = tuple(
+        replace(layer, kind="activation", how="tanh") if layer.kind == "centred" else layer
+        for layer in model.layers
+    )
+    return replace(model, layers=layers, ends=("last",) if "last" in model.ends else (), steps=True)
+
+
+@pytest.mark.long(examples=20)
+@settings(max_examples=100)
+@given(model=random_models(), rows=st.integers(1, 4), seed=st.integers(0, 9))
+def test_random_models_stream_or_are_refused(model: RandomModel, rows: int, seed: int) -> None:
+    model = without_later_steps(model) if seed < 7 else model
+    words = np.random.default_rng(seed).integers(0, WORDS, size=(rows, 4))
+    graph = sn.Graph(model, model.structure)
+    stream = graph.stream(rows)
+    if not has_stream(model):
+        with pytest.raises(InputError, match="this model has no stream: "):
+            stream.step(words[:, 0])
+        return
+    for step in range(4):
+        assert_same(leaves(stream.step(words[:, step])), expected(graph, words, None, step))
+
+
+# ---- models without streams --------------------------------------------------------------------------------
+
+
+def mean_of_steps(x: Any, params: Any) -> Any:
+    return sn.reduce(GRU(x)[0], "mean")
+
+
+def backward(x: Any, params: Any) -> Any:
+    return sn.Bidirectional(GRU, rnn_of("gru", 5, 8, reverse=True))(x)[0]
+
+
+def final_at_each_step(x: Any, params: Any) -> Any:
+    h, final = GRU(x)
+    return h * sn.expand(final, h)
+
+
+def final_as_beginning(x: Any, params: Any) -> Any:
+    h, final = GRU(x)
+    return rnn_of("gru", 8, 8)(h, initial=final)[0]
+
+
+def attention(x: Any, params: Any) -> Any:
+    h, _ = GRU(x)
+    return sn.reduce(h * sn.softmax_over_steps(h), "sum")
+
+
+REFUSED: dict[Model, str] = {
+    mean_of_steps: "it takes the mean over all steps of a sequence",
+    backward: "a recurrence of it begins at a sequence's last step",
+    final_at_each_step: "its steps read a value of the whole sequence, as a final memory or a last output",
+    final_as_beginning: "its steps read a value of the whole sequence, as a final memory or a last output",
+    attention: "it takes the max over all steps of a sequence",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.__name__)
+def test_a_model_that_needs_later_steps_is_refused(model: Model) -> None:
+    stream = sn.Graph(model).stream(2)
+    with pytest.raises(InputError, match=f"this model has no stream: {REFUSED[model]}"):
+        stream.step(normal(2, 5))
+
+
+def test_a_model_with_known_inputs_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="this model has no stream: it takes the mean over all steps"):
+        sn.Graph(mean_of_steps, inputs=5).stream(2)
+
+
+def test_a_refusal_names_the_line() -> None:
+    with pytest.raises(InputError, match=r"test_graph_streams\.py:\d+: return sn\.reduce\(GRU\(x\)"):
+        sn.Graph(mean_of_steps).stream(2).step(normal(2, 5))
+
+
+def test_inner_sequences_have_no_stream_of_a_graph() -> None:
+    graph = sn.Graph(lambda x, params: sn.reduce(x, "sum"))
+    documents = sn.Ragged.from_list([normal(2, 5), normal(1, 5)])
+    with pytest.raises(InputError, match="this model has no stream: it has inner sequences"):
+        graph.stream(2).step(documents)
+
+
+# ---- models of other frameworks ----------------------------------------------------------------------------
+
+
+class Tagger(nn.Module):
+    """An embedding, a normalisation, two layers of a GRU and a projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(20, 5), nn.LayerNorm(5)
+        self.gru, self.head = nn.GRU(5, 6, num_layers=2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """The scores of each step."""
+        return self.head(torch.relu(self.gru(self.norm(self.table(words)))[0]))
+
+
+def test_a_module_of_torch_has_a_stream() -> None:
+    torch.manual_seed(0)
+    module, words = Tagger().eval(), words_of(3, 5)
+    graph = stepnet.torch.graph(module, torch.as_tensor(words))
+    whole, stream = graph(words), graph.stream(3)
+    with torch.no_grad():
+        right = module(torch.as_tensor(words)).numpy()
+    for step in range(5):
+        output = stream.step(words[:, step])
+        assert_same(output, whole[:, step])
+        assert_close(output, right[:, step], 5, 6)
