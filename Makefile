@@ -8,9 +8,10 @@ BIN   := $(VENV)/bin
 PEERS := .peers
 LOWEST := $(PEERS)/lowest
 LOWEST_PYTHON ?= python3.11
-LOWEST_TESTS := test_floors.py test_doctor.py test_cli.py test_numpys_functions.py report/test_picture.py keras_layers \
-  arrow_batches onednn/test_vowels.py engines/test_llvm.py engines/test_stored_code.py graph/test_onnx.py \
-  $(addprefix files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py) torch_layers/test_torch_layers.py
+LOWEST_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py) compiler/trace/test_numpys_functions.py \
+  explain/test_picture.py keras $(addprefix arrow/test_arrow_,batches.py refused.py) ray onednn/test_vowels.py \
+  $(addprefix compiler/targets/cpu/test_,llvm.py stored_code.py) onnx/test_onnx.py torch/test_torch_layers.py \
+  $(addprefix files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py)
 # Old packages leave files and processes open when they are collected.
 LOWEST_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 PIP    = -m pip --disable-pip-version-check install --quiet
@@ -44,7 +45,7 @@ test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, agains
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
 
 ulps: $(VENV)/test.stamp ## the elementary functions at every float32 there is, and how far off each is at most
-	$(BIN)/python tests/engines/every_float.py $(ARGS)
+	$(BIN)/python -m tests.compiler.targets.cpu.every_float $(ARGS)
 
 test-mutants: $(VENV)/test.stamp ## small wrong changes of the compiler, and which of them no test notices
 	$(BIN)/python tests/mutation/hunt_changes.py $(ARGS)
@@ -80,7 +81,7 @@ bench-peers: $(BENCH_PEERS:%=$(PEERS)/%/peer.stamp) ## an environment for each p
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
 
 pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
-	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save --long
+	$(BIN)/python -m pytest tests/explain/test_browser.py -k screenshots --save --long
 
 layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libraries import LENGTHS, assert_as_in_python, cell, library_of
 from random_steps import random_steps, sequences_for
-from test_random_steps import SLOW
 from zoo import sequences
 
 import stepnet as sn
@@ -18,6 +16,8 @@ from stepnet.build.workspaces import Workspace
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
+from tests.build.libraries import LENGTHS, assert_as_in_python, cell, library_of
+from tests.model.test_random_steps import SLOW
 
 RANDOM = np.random.default_rng(5)
 W = RANDOM.normal(size=(16, 3)).astype("float32")

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from libraries import cell, given, library_of
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow.parquet import read_table
 from same_bits import assert_same_bits
-from test_cli import MODEL, VOWELS, refusal, stepnet
 from zoo import sequences
 
 import stepnet as sn
@@ -21,6 +19,8 @@ from stepnet.build import build, load
 from stepnet.build.description import Description
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.onnx import load as load_onnx
+from tests.build.libraries import cell, given, library_of
+from tests.cli.test_cli import MODEL, VOWELS, refusal, stepnet
 
 
 def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):

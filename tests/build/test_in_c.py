@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from libraries import LENGTHS, cell, given
 from same_bits import assert_same_bits
-from test_bits import pooled
 from zoo import sequences
 
 import stepnet as sn
@@ -21,6 +19,8 @@ from stepnet.build.header import C_TYPES
 from stepnet.build.loaded import load
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.file import load as load_model
+from tests.build.libraries import LENGTHS, cell, given
+from tests.build.test_bits import pooled
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 COMPILER = shutil.which("cc")

@@ -10,8 +10,6 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from emulated import Emulated
-from libraries import cell, given, library_of
 from same_bits import assert_same_bits
 from zoo import sequences
 
@@ -24,6 +22,8 @@ from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, ObjectFile
 from stepnet.compiler.targets.cpu.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
+from tests.build.emulated import Emulated
+from tests.build.libraries import cell, given, library_of
 
 MODEL = cell("gru", 8, 16)
 HERE = [each.name for each in available_targets()]

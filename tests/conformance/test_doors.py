@@ -11,7 +11,6 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from safetensors.numpy import save_file
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 import stepnet as sn
@@ -20,6 +19,7 @@ from stepnet.arrow.predictor import LEFT_OUT
 from stepnet.errors import FileError, InputError, LayoutError, ModelError
 from stepnet.model.file import read_model
 from stepnet.model.graph.graph import Graph
+from tests.cli.test_cli import refusal, stepnet
 
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 

@@ -7,6 +7,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
+from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import LayoutError
@@ -14,7 +15,6 @@ from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from stepnet.model.file import read_model
-from tests.tolerance import assert_close
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conformance.corpus import MODELS, Model
-from conformance.test_corpus_of_models import RECURRENT, REFUSED, VERDICT, WEIGHTS, WHOLE
 
 from stepnet.files.formats import FORMATS, Format
+from tests.conformance.corpus import MODELS, Model
+from tests.conformance.test_corpus_of_models import RECURRENT, REFUSED, VERDICT, WEIGHTS, WHOLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
 PROGRAM = "PaddlePaddle program"

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from test_cli import stepnet
-from test_doors import tagger
 
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
@@ -19,6 +17,8 @@ from stepnet.files import verified
 from stepnet.files.verified import Runtime
 from stepnet.model.file import FileModel
 from stepnet.model.verdict import verify_models
+from tests.cli.test_cli import stepnet
+from tests.conformance.test_doors import tagger
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch's exporter about itself
 RANDOM = np.random.default_rng(0)

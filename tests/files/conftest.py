@@ -3,7 +3,8 @@
 from collections.abc import Generator
 
 import pytest
-from readers import Reading, readers
+
+from tests.files.readers import Reading, readers
 
 
 @pytest.fixture(scope="module")

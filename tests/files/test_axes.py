@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from containers import unpacked
-from test_cli import refusal, stepnet
 
 from stepnet.files.axes import Axes
 from stepnet.files.formats import read
+from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 

@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from peers.corpus import results
-from peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
-from peers.corpus.specimens import unpack
+
+from tests.peers.corpus import results
+from tests.peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
+from tests.peers.corpus.specimens import unpack
 
 EVERY = 17
 SAVED = results.load()

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from test_cli import refusal, stepnet
+
+from tests.cli.test_cli import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from peers.corpus.specimens import unpack
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.files.formats import read
 from stepnet.files.verified import weights
+from tests.cli.test_cli import refusal, stepnet
+from tests.peers.corpus.specimens import unpack
 
 STACKS = {
     "rnn": ("chainer.nstep_rnn", 2, 1),

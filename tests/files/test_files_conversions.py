@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 import torch
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
-from test_files_checkpoint import entry, floats, save
 from tolerance import assert_close
 from torch import nn
 
 from stepnet.files.formats import read
 from stepnet.files.verified import weights
+from tests.cli.test_cli import refusal, stepnet
+from tests.files.test_files_checkpoint import entry, floats, save
 
 DATA = Path(__file__).parent / "data"
 TENSORFLOW, KERAS = saved_arrays(DATA / "checkpoints.npz"), saved_arrays(DATA / "keras.npz")

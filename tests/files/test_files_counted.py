@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from originals import Original, originals
-from readers import Reading
 
 from stepnet.errors import FileError
 from stepnet.files.formats import read
 from stepnet.files.store import SPARE, TIMES
+from tests.files.readers import Reading
 
 ORIGINALS = {f"{one.kind} {one.name}": one for one in originals() if one.name.startswith("written")}
 

@@ -16,12 +16,12 @@ import torch
 from containers import Array, assert_same, savez, words_of
 from safetensors.numpy import load_file, save_file
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
 
 from stepnet.errors import FileError
 from stepnet.files.formats import FORMATS, kind, read, write
 from stepnet.files.interchange import convert_file
 from stepnet.files.model import Module
+from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 2, 3
 SHAPES = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from containers import unpacked
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.errors import FileError
 from stepnet.files.formats import read
 from stepnet.files.verified import weights
+from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 CELL = "bidirectional_rnn/{}/gru_cell/"

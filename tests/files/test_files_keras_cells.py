@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from containers import unpacked
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 from turns import in_turns
 
@@ -25,6 +24,7 @@ from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.model import Model, Module
 from stepnet.files.verified import weights
+from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 Array = np.ndarray[Any, np.dtype[Any]]

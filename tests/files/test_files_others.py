@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_cli import stepnet
 from torch import nn
+
+from tests.cli.test_cli import stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

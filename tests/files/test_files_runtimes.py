@@ -12,7 +12,6 @@ import pytest
 import torch
 from containers import Array, assert_same, unpacked
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.errors import FileError, LayoutError
@@ -20,6 +19,7 @@ from stepnet.files.account import check_stack
 from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
+from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 INPUTS, HIDDEN, STEPS = 2, 3, 5

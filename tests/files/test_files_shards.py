@@ -14,10 +14,10 @@ import pytest
 import torch
 from containers import Array, assert_same
 from safetensors.torch import save_file
-from test_cli import refusal, stepnet
 
 from stepnet.errors import FileError
 from stepnet.files.formats import kind, read
+from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 2, 3
 

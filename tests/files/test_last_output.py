@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from test_keras_uses import converted, saved
 from tolerance import assert_close
+
+from tests.files.test_keras_uses import converted, saved
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras

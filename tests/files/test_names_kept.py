@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_cli import refusal
 from torch import nn
 
 from stepnet.errors import StepnetError
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
+from tests.cli.test_cli import refusal
 
 INPUTS, HIDDEN = 3, 4
 TANH = Choice(semantics={"candidate_activation": "tanh"})

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_cli import refusal, stepnet
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -17,6 +16,7 @@ from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from stepnet.files.pickles.torch import read as arrays_of
+from tests.cli.test_cli import refusal, stepnet
 
 # torch.compile imports what PyTorch itself says is old.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

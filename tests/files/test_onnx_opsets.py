@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.files.formats import read
 from stepnet.files.verified import weights
+from tests.cli.test_cli import refusal, stepnet
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 INPUTS, HIDDEN, TIME = 2, 3, 5

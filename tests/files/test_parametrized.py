@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -17,6 +16,7 @@ from stepnet.errors import ConversionError
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
+from tests.cli.test_cli import refusal, stepnet
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 

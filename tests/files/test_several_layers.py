@@ -11,9 +11,10 @@ import torch
 from containers import unpacked
 from safetensors.torch import save_file
 from saved_arrays import saved_arrays
-from test_cli import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
+
+from tests.cli.test_cli import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from peers.corpus.specimens import unpack
-from test_cli import refusal, stepnet
+
+from tests.cli.test_cli import refusal, stepnet
+from tests.peers.corpus.specimens import unpack
 
 USUAL = ("--semantics", "gate_activation=sigmoid", "--semantics", "candidate_activation=tanh")
 LSTM = ("--semantics", "output_activation=tanh")

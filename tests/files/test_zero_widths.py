@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 import onnx
 import pytest
-from test_cli import refusal
 
 from stepnet.errors import StepnetError
 from stepnet.files.formats import by_ending, write
@@ -18,6 +17,7 @@ from stepnet.files.model import Module
 from stepnet.layout.find import find
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes, shape_of
+from tests.cli.test_cli import refusal
 
 WIDTHS = [(0, 3), (2, 0), (0, 0)]
 ENDINGS = (".pt", ".safetensors", ".npz", ".msgpack", ".pdparams", ".params")

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from readers import Reading
 
 from stepnet.files.store import SPARE, TIMES
+from tests.files.readers import Reading
 
 STORED, DEFLATED, LZMA = 0, 8, 14
 LARGE = 200 << 20  # bytes that a bomb unpacks to

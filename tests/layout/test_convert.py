@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from layout_cases import (
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.errors import ConversionError
+from stepnet.layout import Conversion, Record, Semantics, Sizes, convert, records, registry
+from stepnet.layout.moves import Move
+from stepnet.layout.places import Block
+from stepnet.layout.semantics import FIELDS, SYMMETRIC, Setting
+from tests.layout.layout_cases import (
     DTYPES,
     Array,
     Arrays,
@@ -29,14 +37,6 @@ from layout_cases import (
     views,
     weights,
 )
-from tolerance import assert_close
-
-import stepnet as sn
-from stepnet.errors import ConversionError
-from stepnet.layout import Conversion, Record, Semantics, Sizes, convert, records, registry
-from stepnet.layout.moves import Move
-from stepnet.layout.places import Block
-from stepnet.layout.semantics import FIELDS, SYMMETRIC, Setting
 
 CASES = cases()
 SIZES = Sizes(inputs=2, hidden=3, projected=2)

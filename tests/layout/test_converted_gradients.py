@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layout_cases import same_bits, weights
 from memory import memory
 from tolerance import assert_close
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import Sizes, convert, record
 from stepnet.layout.sizes import shape_of
+from tests.layout.layout_cases import same_bits, weights
 
 Parameters = dict[str, Tensor]
 Equations = Callable[[Parameters, Tensor], Tensor]

@@ -10,12 +10,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
-from layout_cases import DTYPES, Arrays, outputs, rounded, same_bits, views, weights
 from tolerance import assert_close
 
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import Conversion, Record, Semantics, Sizes, convert, record
 from stepnet.layout.find import nearest
+from tests.layout.layout_cases import DTYPES, Arrays, outputs, rounded, same_bits, views, weights
 
 SIZES = Sizes(inputs=2, hidden=3)
 PROJECTED = Sizes(inputs=2, hidden=3, projected=3)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_cli import stepnet
 
 from stepnet.cli.report.verdicts import random_module
 from stepnet.compiler.net.tolerance import tolerance
@@ -22,6 +21,7 @@ from stepnet.layout.registry import record
 from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, Own, Weights, outputs_of, own
 from stepnet.ragged import Ragged
+from tests.cli.test_cli import stepnet
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}

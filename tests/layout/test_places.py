@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layout_cases import fitting
 
 from stepnet.errors import LayoutError
 from stepnet.layout.places import Array, Block, Region, index_map, regions
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
+from tests.layout.layout_cases import fitting
 
 NAMES = list(records())
 GRID = [  # inputs, hidden, projected

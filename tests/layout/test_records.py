@@ -7,7 +7,6 @@ from string import digits
 from typing import Any
 
 import pytest
-from layout_cases import fitting
 
 import stepnet
 from stepnet.errors import LayoutError
@@ -16,6 +15,7 @@ from stepnet.layout.registry import FILES, record, records
 from stepnet.layout.semantics import GATES, Semantics
 from stepnet.layout.sizes import LETTERS, Sizes, shape_of
 from stepnet.layout.solve import OpenSizesError, sizes_of
+from tests.layout.layout_cases import fitting
 
 NAMES = list(records())
 

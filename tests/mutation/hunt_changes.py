@@ -36,35 +36,43 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "stepnet"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 SECONDS, LATEST, MEMORY = 240, 3600, 8 * 2**30  # of processor time, of any time, bytes
-GENERATED = "tests/engines/test_tile.py", "tests/engines/test_llvm.py", "tests/engines/test_llvm_unusual.py"
+GENERATED = (
+    "tests/compiler/targets/cpu/test_tile.py",
+    "tests/compiler/targets/cpu/test_llvm.py",
+    "tests/compiler/targets/cpu/test_llvm_unusual.py",
+)
 PASSES = (
-    "tests/test_passes.py",
-    "tests/test_plan.py",
-    "tests/engines/test_llvm.py",
-    "tests/test_recurrence.py",
+    "tests/compiler/plan/passes/test_passes.py",
+    "tests/compiler/plan/test_plan.py",
+    "tests/compiler/targets/cpu/test_llvm.py",
+    "tests/model/test_recurrence.py",
 )
 # The tests of each file: those that are quick and likely to fail come first.
 TESTS: dict[str, Sequence[str]] = {
     "compiler/plan/passes/*.py": PASSES,
-    "compiler/plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "compiler/plan/passes/lift.py": ("tests/model/test_nested.py", "tests/model/test_builder_nested.py"),
     "compiler/plan/plan.py": PASSES,
     "compiler/plan/schedule.py": (
-        "tests/test_plan.py",
-        "tests/test_nested.py",
-        "tests/test_builder_nested.py",
+        "tests/compiler/plan/test_plan.py",
+        "tests/model/test_nested.py",
+        "tests/model/test_builder_nested.py",
     ),
-    "compiler/plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
-    "compiler/plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
-    "compiler/plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
+    "compiler/plan/groups.py": (
+        "tests/model/test_nested.py",
+        "tests/model/test_builder_nested.py",
+        "tests/model/test_runs.py",
+    ),
+    "compiler/plan/totals.py": ("tests/model/test_runs.py", "tests/model/test_gradients.py"),
+    "compiler/plan/passes/merge.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
     "compiler/plan/passes/narrow.py": (
-        "tests/engines/test_encoded_weights.py",
-        "tests/graph/test_quantize_layers.py",
+        "tests/compiler/targets/cpu/test_encoded_weights.py",
+        "tests/model/graph/test_quantize_layers.py",
     ),
-    "compiler/plan/passes/split_concat_matmul.py": ("tests/engines/test_products.py", *PASSES),
-    "compiler/grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
-    "compiler/grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
-    "compiler/targets/cpu/running/sums.py": ("tests/engines/test_sums.py",),
-    "compiler/targets/cpu/running/refill.py": ("tests/test_runs.py",),
+    "compiler/plan/passes/split_concat_matmul.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
+    "compiler/grad/*.py": ("tests/compiler/grad/test_adjoints.py", "tests/model/test_gradients.py"),
+    "compiler/grad/handover.py": ("tests/compiler/grad/test_handover.py", "tests/model/test_gradients.py"),
+    "compiler/targets/cpu/running/sums.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    "compiler/targets/cpu/running/refill.py": ("tests/model/test_runs.py",),
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
@@ -74,40 +82,49 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     **{
-        f"compiler/targets/cpu/*/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": ("tests/compiler/targets/cpu/test_step_places.py", *GENERATED)
         for name in ("constants", "copies", "timetable", "transfers")
     },
     "compiler/targets/cpu/engine.py": GENERATED,
-    "compiler/targets/cpu/running/reach.py": ("tests/test_call_progress.py",),
+    "compiler/targets/cpu/running/reach.py": ("tests/model/test_call_progress.py",),
     **{
-        f"compiler/targets/cpu/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
+        f"compiler/targets/cpu/{name}.py": (
+            "tests/compiler/plan/test_inner_sequences.py",
+            "tests/compiler/plan/test_attention.py",
+        )
         for name in ("emit/lanes", "emit/words", "lower/segments", "lower/fusion")
     },
-    "compiler/targets/cpu/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
-    "compiler/targets/cpu/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
+    "compiler/targets/cpu/machine/room.py": (
+        "tests/compiler/targets/cpu/test_object_code.py",
+        "tests/interface/test_processes.py",
+    ),
+    "compiler/targets/cpu/machine/elf.py": ("tests/build", "tests/compiler/disk/test_warm_start.py"),
     "compiler/targets/cpu/running/arrangement.py": (
-        "tests/engines/test_wavefront.py",
-        "tests/engines/test_chain.py",
+        "tests/compiler/targets/cpu/test_wavefront.py",
+        "tests/compiler/targets/cpu/test_chain.py",
     ),
     **{
-        f"{name}.py": ("tests/engines/test_fibers.py", "tests/test_plan.py")
+        f"{name}.py": ("tests/compiler/targets/cpu/test_fibers.py", "tests/compiler/plan/test_plan.py")
         for name in (
             *("compiler/plan/fibers", "compiler/plan/phases", "compiler/plan/views"),
             *("compiler/targets/cpu/emit/fibers", "compiler/targets/cpu/emit/stretches"),
             *(f"compiler/targets/cpu/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
         )
     },
-    "compiler/targets/cpu/emit/inner.py": ("tests/test_inner_recurrences.py",),
+    "compiler/targets/cpu/emit/inner.py": ("tests/compiler/plan/test_inner_recurrences.py",),
     **{
-        f"compiler/targets/cpu/machine/{name}.py": ("tests/engines/test_object_code.py",)
+        f"compiler/targets/cpu/machine/{name}.py": ("tests/compiler/targets/cpu/test_object_code.py",)
         for name in ("object_code", "unlocked")
     },
     **{
-        f"compiler/targets/cpu/{name}.py": ("tests/engines/test_early_ends.py", "tests/test_control.py")
+        f"compiler/targets/cpu/{name}.py": (
+            "tests/compiler/targets/cpu/test_early_ends.py",
+            "tests/model/test_control.py",
+        )
         for name in ("emit/early", "running/ending")
     },
     **{
-        f"model/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
+        f"model/{name}.py": ("tests/model/test_written.py", "tests/model/test_generate.py")
         for name in (
             "by_symbol",
             "feedback",
@@ -119,29 +136,29 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     "compiler/targets/cpu/emit/driver.py": (
-        "tests/engines/test_step_places.py",
-        "tests/engines/test_workers.py",
+        "tests/compiler/targets/cpu/test_step_places.py",
+        "tests/compiler/targets/cpu/test_workers.py",
         *GENERATED,
     ),
     **{
         f"compiler/targets/cpu/*/{name}.py": (
-            "tests/engines/test_maths.py",
-            "tests/engines/test_llvm_unusual.py",
+            "tests/compiler/targets/cpu/test_maths.py",
+            "tests/compiler/targets/cpu/test_llvm_unusual.py",
         )
         for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "series", "trigonometry")
     },
     **{
         f"compiler/targets/cpu/*/{name}.py": (
-            "tests/test_totals.py",
-            "tests/engines/test_parts.py",
+            "tests/compiler/plan/test_totals.py",
+            "tests/compiler/targets/test_parts.py",
             *GENERATED,
         )
         for name in ("finish", "form", "needs")
     },
     **{
         f"compiler/targets/cpu/*/{name}.py": (
-            "tests/engines/test_workers.py",
-            "tests/test_frozen.py",
+            "tests/compiler/targets/cpu/test_workers.py",
+            "tests/model/test_frozen.py",
             *GENERATED,
         )
         for name in (
@@ -150,21 +167,29 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     "compiler/targets/cpu/running/steps.py": (
-        *("tests/test_stream_rows.py", "tests/test_stream.py", "tests/engines/test_workers.py"),
+        *(
+            "tests/model/streams/test_stream_rows.py",
+            "tests/model/streams/test_stream.py",
+            "tests/compiler/targets/cpu/test_workers.py",
+        ),
     ),
     "compiler/targets/cpu/running/run.py": (
-        *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
+        *(
+            "tests/compiler/targets/cpu/test_workers.py",
+            "tests/model/test_frozen.py",
+            "tests/compiler/plan/test_totals.py",
+        ),
         *GENERATED,
     ),
     **{
         f"compiler/targets/cpu/*/{name}.py": (
-            *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
-            *("tests/test_with_params.py", "tests/test_totals.py"),
+            *("tests/compiler/targets/cpu/test_contract.py", "tests/compiler/targets/cpu/test_pack.py"),
+            *("tests/model/test_with_params.py", "tests/compiler/plan/test_totals.py"),
         )
         for name in ("contract", "contract_code", "memory", "pack", "pack_code")
     },
     **{
-        f"{name}.py": ("tests/disk/test_store.py", "tests/disk/test_warm_start.py")
+        f"{name}.py": ("tests/compiler/disk/test_store.py", "tests/compiler/disk/test_warm_start.py")
         for name in (
             *(
                 "compiler/disk/data",
@@ -179,19 +204,22 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     **{
-        f"compiler/targets/cpu/*/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
+        f"compiler/targets/cpu/*/{name}.py": (
+            "tests/compiler/targets/cpu/test_encoded_weights.py",
+            *GENERATED,
+        )
         for name in ("arithmetic", "encode")
     },
     **{
         f"compiler/targets/cpu/*/{name}.py": (
-            "tests/engines/test_chain.py",
-            "tests/engines/test_workers.py",
+            "tests/compiler/targets/cpu/test_chain.py",
+            "tests/compiler/targets/cpu/test_workers.py",
             *GENERATED,
         )
         for name in ("prepared_tasks", "chain", "sequence_layout", "native")
     },
     **{
-        f"{name}.py": ("tests/test_partition.py", "tests/engines/test_chain.py")
+        f"{name}.py": ("tests/compiler/plan/test_partition.py", "tests/compiler/targets/cpu/test_chain.py")
         for name in (
             "compiler/targets/cpu/lower/load",
             "compiler/plan/load",
@@ -200,13 +228,16 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     **{
-        f"compiler/plan/{name}.py": ("tests/test_inner_sequences.py", "tests/test_nested.py")
+        f"compiler/plan/{name}.py": (
+            "tests/compiler/plan/test_inner_sequences.py",
+            "tests/model/test_nested.py",
+        )
         for name in ("inner", "passes/columns")
     },
-    "compiler/targets/cpu/running/sums_code.py": ("tests/engines/test_sums.py",),
-    "compiler/targets/cpu/emit/scans.py": ("tests/engines/test_scans.py",),
-    "compiler/targets/cpu/writing/stored.py": ("tests/engines/test_stored_code.py",),
-    "compiler/targets/cpu/emit/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
+    "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
+    "compiler/targets/cpu/writing/stored.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
+    "compiler/targets/cpu/emit/reductions.py": ("tests/compiler/targets/cpu/test_scans.py", *GENERATED),
 }
 
 

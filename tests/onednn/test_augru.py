@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, case, sigmoid
-from test_primitives import drawn
 from tolerance import assert_close, distance
 
 import stepnet as sn
@@ -15,6 +13,8 @@ from stepnet.compiler.targets.onednn.library import Library
 from stepnet.compiler.targets.onednn.primitives import Run, Weights
 from stepnet.compiler.targets.onednn.recurrence import Recurrence
 from stepnet.errors import InputError, RefusedError
+from tests.onednn.oracle import Case, case, sigmoid
+from tests.onednn.test_primitives import drawn
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray

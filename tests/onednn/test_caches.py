@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import case, gru
 from tolerance import assert_close
 
 import stepnet as sn
@@ -14,6 +13,7 @@ from stepnet import onednn
 from stepnet.compiler.targets.onednn import cache, primitives, run
 from stepnet.compiler.targets.onednn.cache import Cache
 from stepnet.compiler.targets.onednn.library import Library
+from tests.onednn.oracle import case, gru
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 

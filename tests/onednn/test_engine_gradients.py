@@ -1,6 +1,7 @@
 """Gradients with engine="onednn": llvm runs them, so they are llvm's bit by bit, of any model.
 
-That llvm's are right is tested in `tests/test_gradients.py` and `tests/graph/test_graph_gradients.py`.
+That llvm's are right is tested in `tests/model/test_gradients.py` and
+`tests/model/graph/test_graph_gradients.py`.
 """
 
 from collections.abc import Callable
@@ -8,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_onednn_engine import HIDDEN, INPUTS, begin, sequences
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.values.structure import leaves
+from tests.onednn.test_onednn_engine import HIDDEN, INPUTS, begin, sequences
 
 Array = np.ndarray
 BOTH = ("onednn", "llvm")

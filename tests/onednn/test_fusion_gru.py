@@ -7,13 +7,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from oracle import Case, Right, case, gru
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError
+from tests.onednn.oracle import Case, Right, case, gru
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Settings = dict[str, Any]

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, case, lstm
 from tolerance import assert_close
 
 from stepnet import onednn
 from stepnet.errors import InputError, RefusedError
+from tests.onednn.oracle import Case, case, lstm
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 

@@ -6,7 +6,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from oracle import Case, case, gru, lstm
 
 import stepnet as sn
 from stepnet import onednn
@@ -14,6 +13,7 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.calibration import data_scale, weight_scales
 from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError, RefusedError
+from tests.onednn.oracle import Case, case, gru, lstm
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 LENGTHS = [[2, 4, 3], [3], [4, 4], [2, 0, 4], [7, 1, 11, 13, 2], [0], []]

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, case, multi_gru
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
 from stepnet.errors import InputError
+from tests.onednn.oracle import Case, case, multi_gru
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 

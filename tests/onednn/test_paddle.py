@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Case, gru, lstm
-from peers.environments import HERE
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
+from tests.onednn.oracle import Case, gru, lstm
+from tests.peers.environments import HERE
 
 SAVED = np.load(HERE / "saved" / "paddle_fused.npz")
 ABOUT: Any = json.loads(str(SAVED["about"]))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import sigmoid
 from tolerance import assert_close, distance
 
 from stepnet.compiler.net.tolerance import tolerance
@@ -17,6 +16,7 @@ from stepnet.compiler.targets.onednn.primitives import Run, Weights
 from stepnet.compiler.targets.onednn.recurrence import CELLS, Recurrence
 from stepnet.compiler.targets.onednn.run import ran
 from stepnet.errors import InputError, RefusedError
+from tests.onednn.oracle import sigmoid
 
 Array = np.ndarray
 Arrays = dict[str, Array]

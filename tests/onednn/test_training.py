@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle import Case, case
 from tolerance import assert_close
 
 import stepnet as sn
@@ -14,6 +13,7 @@ from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.onednn.library import Library
 from stepnet.errors import InputError, RefusedError
+from tests.onednn.oracle import Case, case
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray

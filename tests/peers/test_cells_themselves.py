@@ -6,10 +6,10 @@ from pathlib import Path
 import cell_cases
 import numpy as np
 import pytest
-from peers.environments import CELL_SCRIPTS, HERE, python, saved
-from test_cell_functions import check
 
 from stepnet.cells import FORMS
+from tests.cells.test_cell_functions import check
+from tests.peers.environments import CELL_SCRIPTS, HERE, python, saved
 
 ROWS, STEPS = 2, 7
 

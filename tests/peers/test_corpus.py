@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers.corpus import results
-from peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
-from peers.corpus.specimens import unpack
-from peers.environments import ROOT
+
+from tests.peers.corpus import results
+from tests.peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
+from tests.peers.corpus.specimens import unpack
+from tests.peers.environments import ROOT
 
 
 def everything(

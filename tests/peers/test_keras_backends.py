@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from peers.environments import HERE, python
 
 import stepnet
+from tests.peers.environments import HERE, python
 
 SOURCE = Path(stepnet.__file__).parents[1]
 BACKENDS = {"tensorflow": ".peers/tensorflow", "jax": ".peers/jax"}

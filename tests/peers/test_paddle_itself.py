@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from peers.environments import HERE, python
 from tolerance import assert_close
+
+from tests.peers.environments import HERE, python
 
 
 @pytest.mark.parametrize(("script", "part"), [("paddle_fused", ""), ("paddle_programs", "/outputs/")])

@@ -4,9 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from peers.case import load
-from peers.environments import HERE, SCRIPTS, python, saved
-from test_saved_peers import check
+
+from tests.layout.test_saved_peers import check
+from tests.peers.case import load
+from tests.peers.environments import HERE, SCRIPTS, python, saved
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

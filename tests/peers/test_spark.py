@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from peers.environments import ROOT, python
 
 import stepnet
 from stepnet import arrow, cells
+from tests.peers.environments import ROOT, python
 
 FILES, ROWS, IN, H = 4, 200, 2, 3
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from transformers_models import FAMILIES, WORDS, in_float64, total, words
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import decay_loops
 import numpy as np

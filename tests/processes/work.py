@@ -14,7 +14,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu.running import native
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from sharing import by_units
 
 faulthandler.enable()

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers.corpus.judge import Job, Part, save
-from peers.corpus.specimens import INPUTS, STEPS, Specimen
-from peers.environments import HERE, python
 from tolerance import distance
 
 from stepnet.cli.options import choice
@@ -30,6 +27,9 @@ from stepnet.files.verified import read_back, weights
 from stepnet.layout.registry import record
 from stepnet.layout.report import Report
 from stepnet.model.compose import Layer
+from tests.peers.corpus.judge import Job, Part, save
+from tests.peers.corpus.specimens import INPUTS, STEPS, Specimen
+from tests.peers.environments import HERE, python
 
 ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of its last one
 

@@ -1,0 +1,457 @@
+"""Processes that load what another one compiled: the same bits, without LLVM. What is spoilt is made again.
+
+What a process runs and prints is tests/processes/cached.py.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from zoo import rnn_of
+
+import stepnet as sn
+from stepnet.compiler.disk import folder, overview, sources, store
+from stepnet.compiler.disk.data import Form, NotDataError
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.settings import settings
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import STEPS, Type
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.stored import MOST_BYTES, KeptSchedule, key_of
+from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
+from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.machine import image, stored_code, target
+from stepnet.compiler.targets.cpu.machine.target import available_targets, host_target
+from stepnet.model import program
+from tests.processes.cached import MODELS
+
+pytestmark = [
+    pytest.mark.skipif(not folder.CAN_BE_CHECKED, reason="this system has no such permissions"),
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere LLVM loads what is stored"),
+]
+
+SCRIPT = Path(__file__).parents[2] / "processes" / "cached.py"
+
+
+def started(
+    cache: Path, *names: str, limit: int | None = None, cpu: str | None = None
+) -> "subprocess.Popen[str]":
+    """A process that runs models with a cache. limit: the bytes of the largest file that it may write. cpu:
+    the processor that it compiles for.
+    """
+    variables = {**os.environ, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(cache)}
+    variables |= {} if cpu is None else {target.VARIABLE: cpu}
+
+    def limited() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", str(SCRIPT), *names],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+        preexec_fn=limited,
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """What a process said."""
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, said + errors
+    return json.loads(said)
+
+
+def ran(cache: Path, *names: str, limit: int | None = None, cpu: str | None = None) -> dict[str, Any]:
+    """What a process says that runs models with a cache."""
+    return ended(started(cache, *names, limit=limit, cpu=cpu))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A cache in which all models are compiled, and what the process said that compiled them."""
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
+    return cache, ran(cache, *MODELS)
+
+
+def copied(cache: Path, to: Path) -> Path:
+    """A copy of a cache."""
+    to.mkdir(0o700)
+    for file in cache.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+        (to / file.name).chmod(0o600)
+    return to
+
+
+def test_what_is_loaded_gives_the_same_bits_and_compiles_nothing(
+    compiled: tuple[Path, dict[str, Any]],
+) -> None:
+    cache, cold = compiled
+    assert cold["llvm"]
+    assert cold["counts"]["stored"] == len(list(cache.iterdir())) > 20
+    warm = ran(cache, *MODELS)
+    assert warm["digests"] == cold["digests"]
+    assert not warm["llvm"], "LLVM's library is not even loaded"
+    assert warm["counts"].keys() == {"hits"}
+
+
+def test_without_a_cache_the_bits_are_the_same(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    none = ran(tmp_path / ("x" * 300), "stack", "gradient")
+    assert none["llvm"]
+    assert none["counts"].keys() == {"misses", "failed"}
+    assert none["digests"].items() <= compiled[1]["digests"].items()
+
+
+def test_two_processes_store_the_same_bytes(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """What is stored has no address of a process in it: those differ from process to process."""
+    cache, _ = compiled
+    ran(tmp_path / "cache", *MODELS)
+    names = {file.name for file in cache.iterdir()}
+    assert {file.name for file in (tmp_path / "cache").iterdir()} == names
+    for name in names:
+        one, other = ((place / name).read_bytes() for place in (cache, tmp_path / "cache"))
+        assert one[:8] + one[16:] == other[:8] + other[16:], name
+
+
+def flipped(data: bytes) -> bytes:
+    """Data with one bit changed in the midst of its machine code, or of what else it holds."""
+    place = len(data) * 2 // 3
+    return data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :]
+
+
+SPOILT: dict[str, Callable[[bytes], bytes]] = {
+    "a bit": flipped,
+    "the end": lambda data: data[:-100],
+    "all": lambda data: bytes(len(data)),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_what_is_spoilt_is_compiled_again(
+    compiled: tuple[Path, dict[str, Any]], tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    cache, cold = compiled
+    own = copied(cache, tmp_path / "cache")
+    for file in own.iterdir():
+        file.write_bytes(spoil(file.read_bytes()))
+    again = ran(own, "gru")
+    assert again["digests"].items() <= cold["digests"].items()
+    assert again["counts"]["rejected"] >= again["counts"]["stored"] == 5
+    assert "hits" not in again["counts"]
+    assert ran(own, "gru")["counts"] == {"hits": 4}, "it was mended"
+
+
+def test_a_cache_that_others_can_write_to_is_not_read(
+    compiled: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    cache, cold = compiled
+    own = copied(cache, tmp_path / "cache")
+    own.chmod(0o777)
+    there = ran(own, "gru")
+    assert there["digests"].items() <= cold["digests"].items()
+    assert there["counts"].keys() == {"misses", "failed"}
+
+
+def test_a_disk_that_is_full(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Files end after 8 KB: small entries are stored, and large ones leave nothing behind."""
+    full = ran(tmp_path / "cache", "stack", limit=8000)
+    assert full["digests"].items() <= compiled[1]["digests"].items()
+    assert full["counts"]["failed"] == 3, "the plans of two layers, and the schedule"
+    names = [file.name for file in (tmp_path / "cache").iterdir()]
+    assert len(names) == full["counts"]["stored"] == 4
+    assert not [name for name in names if "new" in name]
+
+
+def test_four_processes_at_once(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    said = [ended(each) for each in [started(cache, "gru", "nested") for _ in range(4)]]
+    for each in said:
+        assert each["digests"].items() <= compiled[1]["digests"].items()
+        assert "rejected" not in each["counts"]
+        assert "failed" not in each["counts"]
+    assert not [file.name for file in cache.iterdir() if "new" in file.name]
+    assert ran(cache, "gru", "nested")["counts"].keys() == {"hits"}
+
+
+def test_a_child_of_a_fork_uses_the_cache_too(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    cache, cold = compiled
+    forked = ran(cache, "gru", "threads", "stack", "fork")
+    assert forked["digests"].items() <= cold["digests"].items()
+    assert not forked["llvm"]
+    forked = ran(tmp_path / "cache", "gru", "stack", "fork")
+    assert forked["digests"].items() <= cold["digests"].items()
+    assert ran(tmp_path / "cache", "gru", "stack")["counts"].keys() == {"hits"}
+
+
+# ---- keys --------------------------------------------------------------------------------------------------
+
+
+def plan_of(reverse: bool = False) -> Any:
+    """The plan of a GRU."""
+    return rnn_of("gru", 6, 5, reverse=reverse).schedule.whole
+
+
+def test_each_target_has_a_key_of_its_own() -> None:
+    plan = plan_of()
+    keys = {LlvmEngine(each).key(plan) for each in available_targets()}
+    assert len(keys) == len(available_targets())
+    host = host_target()
+    other = target.Target(host.name, host.cpu, host.features + ",-avx512f", host.vector_bytes, host.registers)
+    assert LlvmEngine(other).key(plan) not in keys
+    assert LlvmEngine(host).key(plan_of(reverse=True)) in keys, "both directions share their code"
+
+
+def test_each_chosen_processor_has_entries_of_its_own(tmp_path: Path) -> None:
+    if len(target.supported_targets()) < 2:
+        pytest.skip("this processor runs code of one kind alone")
+    first, other, again = (
+        ran(tmp_path / "cache", "gru", cpu=cpu) for cpu in ("generic", "native", "generic")
+    )
+    assert first["counts"]["stored"] > other["counts"]["stored"] > 0
+    assert other["digests"] != first["digests"] == again["digests"]
+    assert again["counts"].keys() == {"hits"}
+
+
+def test_each_version_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = stored_code.generator.__wrapped__
+    before = generator()
+    assert generator() == before
+    with monkeypatch.context() as other:
+        other.setattr(sources, "__version__", "0.0.9")
+        assert generator() != before
+    with monkeypatch.context() as other:
+        other.setattr(stored_code.llvmlite, "__version__", "0.0.9")
+        assert generator() != before
+    with monkeypatch.context() as other:
+        other.setattr(sys, "platform", "another")
+        assert generator() != before
+    assert generator() == before
+
+
+def test_a_changed_module_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+    inside = tmp_path / "plan" / "passes"
+    inside.mkdir(parents=True)
+    module = inside / "fold.py"
+    digests = list[str]()
+    for text, moment in (("a = 1", 10), ("a = 1", 11), ("a = 12", 11)):
+        module.write_text(text)
+        os.utime(module, (moment, moment))
+        digests.append(sources.folder_digest.__wrapped__("plan"))
+    (inside / "more.py").write_text("")
+    digests.append(sources.folder_digest.__wrapped__("plan"))
+    assert len(set(digests)) == 4
+    (inside / "notes.txt").write_text("no module")
+    assert sources.folder_digest.__wrapped__("plan") == digests[-1]
+
+
+def test_modules_without_sources_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+    cached = tmp_path / "plan" / "__pycache__"
+    cached.mkdir(parents=True)
+    (cached / "fold.cpython-311.pyc").write_bytes(b"of a source that is not there")
+    with pytest.raises(NotUsableError, match=f"^{tmp_path / 'plan'} has no modules, so it cannot be checked"):
+        sources.folder_digest.__wrapped__("plan")
+    digests = list[str]()
+    for data in (b"1", b"12"):
+        (tmp_path / "plan" / "fold.pyc").write_bytes(data)
+        digests.append(sources.folder_digest.__wrapped__("plan"))
+    assert digests[0] != digests[1]
+
+
+def test_without_a_list_of_the_modules_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path / "bundle.zip" / "stepnet")
+    monkeypatch.setattr(sources, "folder_digest", sources.folder_digest.__wrapped__)
+    monkeypatch.setattr(stored_code, "generator", stored_code.generator.__wrapped__)
+    (tmp_path / "bundle.zip").write_bytes(b"")
+    rnn = sn.RNN(lambda x, h, p: (h * 3.25, h * 3.25 + x), memory=2)
+    x = np.arange(12, dtype="float32").reshape(1, 6, 2)
+    np.testing.assert_array_equal(rnn(x)[0], rnn(x, engine="interpret")[0])
+    assert not [file for file in (tmp_path / "cache").glob("*") if file.suffix != ".targets"]
+    folder = sources.PACKAGE / "compiler" / "values"
+    reason = f"{folder} cannot be listed (Not a directory), so it cannot be checked"
+    assert str(overview.why_not(settings())).startswith(reason)
+
+
+def test_this_processor_is_known_by_what_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    ask = target.supported_targets.__wrapped__
+    assert ask() == target.supported_targets()
+    monkeypatch.setattr(target, "targets", lambda: pytest.fail("LLVM is asked again"))
+    assert ask() == target.supported_targets()
+    here = target.processor()
+    assert here is not None
+    with monkeypatch.context() as other:
+        other.setattr(target, "processor", lambda: here.replace("flags", "flags : none"))
+        with pytest.raises(pytest.fail.Exception, match="LLVM is asked again"):
+            ask()
+    # An emulator, where the system's files describe the processor below it.
+    features = dict.fromkeys(np._core._multiarray_umath.__cpu_features__, False)  # pyright: ignore
+    monkeypatch.setattr(np._core._multiarray_umath, "__cpu_features__", features)  # pyright: ignore
+    with pytest.raises(pytest.fail.Exception, match="LLVM is asked again"):
+        ask()
+
+
+# ---- loading -----------------------------------------------------------------------------------------------
+
+
+def test_every_object_is_loaded_without_llvm(compiled: tuple[Path, dict[str, Any]]) -> None:
+    cache, _ = compiled
+    kinds = {"plan": PLAN, "kernel": stored_code.KERNEL}
+    files = [file for file in cache.iterdir() if file.suffix[1:] in kinds]
+    for file in files:
+        value = kinds[file.suffix[1:]].unpacked(file.read_bytes()[48:])
+        code = value if file.suffix == ".kernel" else value.code
+        made = image.Image.of(code.data)
+        assert made is not None, file
+        assert set(code.names) <= made.functions.keys()
+        outside = {each.symbol.name for each in made.relocations if not each.symbol.is_defined}
+        assert outside <= {"memcpy", "memset", "system_wait", "system_post", "system_yield", "system_clock"}
+    assert len(files) > 10
+
+
+def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system is another one, its loader is used, with the same results."""
+    x = np.random.default_rng(0).standard_normal((2, 9, 6)).astype("float32")
+
+    def run() -> np.ndarray:
+        from stepnet.compiler.targets.cpu import engine
+        from stepnet.compiler.targets.cpu.compile import compiled
+
+        monkeypatch.setattr(engine, "KEPT", compiled.Kept(2**20))
+        return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]
+
+    own = run()
+    monkeypatch.setattr(image.Image, "of", lambda data: None)
+    assert run().tobytes() == own.tobytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x7fELF", b"MZ" + bytes(200), b"\x7fELF\x01\x01" + bytes(200)],
+    ids=lambda data: str(len(data)),
+)
+def test_objects_of_other_kinds_are_left_to_llvm(data: bytes) -> None:
+    assert image.Image.of(data) is None
+
+
+def test_loaded_code_can_not_be_written_to() -> None:
+    sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(6, 5, seed=0))(np.zeros((1, 2, 6), "float32"))
+    kernel = LlvmEngine().compile_plan(plan_of())
+    address = kernel.compiled.run.address
+    lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
+    ranges = [([int(end, 16) for end in line.split()[0].split("-")], line.split()[1]) for line in lines]
+    (permissions,) = [mode for (first, last), mode in ranges if first <= address < last]
+    assert permissions == "r-xp"
+
+
+# ---- schedules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["stack", "nested", "gru", "gradient"])
+def test_a_stored_schedule_is_the_one_that_was_made(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets = list[Net]()
+    with monkeypatch.context() as noted:
+        noted.setattr(program, "KeptSchedule", lambda net: (nets.append(net), Schedule(net))[1])
+        MODELS[name]()
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    assert nets
+    for net in nets:
+        made, first, second = Schedule(net), KeptSchedule(net), KeptSchedule(net)
+        store.COUNTS.clear()
+        assert same(first, made)
+        assert store.COUNTS == {"misses": 1, "stored": 1}
+        assert same(second, made)
+        assert store.COUNTS["hits"] == 1
+        assert (second.whole is None) == (made.whole is None)
+        assert [plan.key for plan in second.plans] == [plan.key for plan in made.plans]
+    store.COUNTS.clear()
+
+
+def test_names_and_lines_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+
+    def named(name: str, source: str) -> Net:
+        builder = Builder()
+        x = builder.input(Type(STEPS, (2,), "float32"), name)
+        return builder.net([builder.add("tanh", x, source=source)])
+
+    nets = named("x", "a.py:1"), named("y", "a.py:1"), named("x", "a.py:2")
+    assert len({key_of(net) for net in nets}) == 3
+    assert key_of(nets[0]) == key_of(named("x", "a.py:1"))
+
+
+def test_large_arrays_of_the_user_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+
+    def adding(numbers: int) -> Net:
+        builder = Builder()
+        x = builder.input(Type(STEPS, (numbers,), "float32"), "x")
+        return builder.net([builder.add("add", x, builder.constant(np.ones(numbers, "float32")))])
+
+    assert key_of(adding(MOST_BYTES // 4)) is not None
+    assert key_of(adding(MOST_BYTES // 4 + 1)) is None
+
+
+def same(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules have equal parts, to the names and lines of their nodes."""
+    return FIELDS.packed(described(one)) == FIELDS.packed(described(other))
+
+
+def described(schedule: Schedule) -> Any:
+    """The parts of a schedule as text."""
+    parts = [
+        (repr({**vars(part), "inner": None}), part.inner and described(part.inner)) for part in schedule.parts
+    ]
+    return repr(schedule.net), parts
+
+
+FIELDS = Form()
+
+
+# ---- data --------------------------------------------------------------------------------------------------
+
+
+def test_arrays_keep_their_bits_dtypes_and_shapes() -> None:
+    form = Form()
+    arrays = [
+        np.array([np.nan, -0.0, np.inf], "float32"),
+        np.zeros((0, 3), "float64"),
+        np.array(True),
+        np.arange(6, dtype="int32").reshape(2, 3).T,
+    ]
+    again = form.unpacked(form.packed(arrays))
+    for array, other in zip(arrays, again, strict=True):
+        assert (array.dtype, array.shape, array.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def test_numbers_keep_their_kinds() -> None:
+    value = (1, 1.0, True, None, "1", 0.1, float("inf"), -0.0, 2**70, {"a": [1, (2,)]}, frozenset({3, 1}))
+    again = Form().unpacked(Form().packed(value))
+    assert repr(again) == repr(value)
+
+
+@pytest.mark.parametrize("value", [object, len, 1j, np.float32(1), np.zeros(1, "i4,i4"), {1, 2}], ids=repr)
+def test_what_is_no_data_is_refused(value: Any) -> None:
+    with pytest.raises(NotDataError, match="is not written as data"):
+        Form().packed((value,))

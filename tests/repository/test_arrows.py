@@ -1,0 +1,182 @@
+"""Which module may import which: stages in order, from an import of nothing to the command line.
+
+A module imports from its own stage and from those above it in the table, never from one below, and nowhere
+is there a circle. Imports in functions and those for types alone are arrows like all others.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PACKAGE = "stepnet"
+
+# A stage's modules, and folders with all that is in them; a module of a folder may be named in another stage.
+STAGES = {
+    "values": "errors compiler compiler.values",
+    "ragged": "ragged",
+    "net": "compiler.net",
+    "disk": "compiler.disk",
+    "trace": "compiler.trace",
+    "meaning": "layout.options layout.semantics layout.equations",
+    "plan": "compiler.plan",
+    "grad": "compiler.grad",
+    "engines": "compiler.targets",
+    "plans explained": """
+        explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
+        explain.plan explain.costs explain.bars explain.progress
+    """,
+    "containers": "files.safetensors files.jsons files.store files.paths",
+    "rnn": "model explain.layers explain.gradients",
+    "cells": "cells",
+    "importers": "importers",
+    "graph": "model.graph explain.graph explain.svg",
+    "torch": "torch",
+    "layout": "layout",
+    "keras": "keras",
+    "onednn": "onednn",
+    "files": "files",
+    "operators": "importers.recurrent",
+    "onnx": "onnx paddle",
+    "model file": "model.file model.verdict",
+    "whole": "__init__",
+    "arrow": "arrow",
+    "ray": "ray",
+    "build": "build",
+    "report": "explain cli.report cli.demo",
+    "cli": "cli __main__",
+}
+
+# What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
+# loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols
+# or have streams.
+LATE = {
+    *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
+    *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.target"),
+    *("compiler.targets.cpu.running.run", "explain.progress", "model.generate"),
+    *("model.compose", "model.gradient_explain", "model.gradient_strategy", "model.recurrence"),
+    "model.streams.stream",
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its name without the package's; the package itself is `__init__`."""
+    found: dict[str, Path] = {}
+    for path in sorted((SOURCE / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(SOURCE / PACKAGE).with_suffix("").parts
+        name = parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+        found[".".join(name)] = path
+    return found
+
+
+def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
+    """The modules that a text imports, wherever in it that stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: an import is written in full"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == PACKAGE:
+                whole = rest or "__init__"
+                yield whole if whole in known else whole.rpartition(".")[0] or "__init__"
+
+
+def arrows() -> dict[str, set[str]]:
+    """What each module imports of the package."""
+    known = modules()
+    return {
+        name: set(imported(ast.parse(path.read_text(encoding="utf-8")), known)) - {name}
+        for name, path in known.items()
+    }
+
+
+def stage_of(module: str) -> int:
+    """The place of a module's stage: that of the longest name in the table which it is or lies in."""
+    places = {name: place for place, names in enumerate(STAGES.values()) for name in names.split()}
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in places:
+            return places[".".join(parts[:length])]
+    raise AssertionError(f"{module} is in no stage: give it its place in STAGES")
+
+
+def upward(graph: Mapping[str, set[str]]) -> list[str]:
+    """The arrows that run to a later stage."""
+    names = list(STAGES)
+    return [
+        f"{module} ({names[stage_of(module)]}) imports {other} ({names[stage_of(other)]})"
+        for module, others in graph.items()
+        for other in sorted(others)
+        if stage_of(other) > stage_of(module)
+    ]
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules of a circle, in its order; none where there is none.
+
+    >>> circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})
+    ['b', 'c', 'b']
+    """
+    done: set[str] = set()
+
+    def walked(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for other in sorted(graph.get(module, ())):
+            if round_trip := walked(other, [*path, module]):
+                return round_trip
+        done.add(module)
+        return []
+
+    return next((round_trip for module in graph if (round_trip := walked(module, []))), [])
+
+
+def test_imports_stand_at_the_top():
+    known = modules()
+    late = {
+        name
+        for name, path in known.items()
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and list(imported(function, known))
+    }
+    assert late == LATE
+
+
+def test_every_name_of_a_stage_is_a_module():
+    known = modules()
+    assert [name for names in STAGES.values() for name in names.split() if name not in known] == []
+
+
+def test_no_arrow_runs_up():
+    assert upward(arrows()) == []
+
+
+def test_explanations_know_no_engine():
+    engines = ("engines.llvm", "engines.onednn", "engines.interpreter")
+    known = {name: others for name, others in arrows().items() if name.startswith("explain.")}
+    assert known
+    assert [(name, other) for name in known for other in known[name] if other.startswith(engines)] == []
+
+
+def test_there_is_no_circle():
+    assert " -> ".join(circle(arrows())) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["import stepnet.a", "from stepnet import a", "def f():\n    from stepnet.a import name"]
+)
+def test_every_way_to_import_is_an_arrow(text: str):
+    assert list(imported(ast.parse(text), {"a": None, "__init__": None})) == ["a"]
+
+
+def test_the_package_itself_is_an_arrow():
+    assert list(imported(ast.parse("from stepnet import RNN"), {"__init__": None})) == ["__init__"]

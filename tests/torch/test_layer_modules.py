@@ -1,0 +1,218 @@
+"""The layers of `stepnet.torch` as modules: what is kept, copied, saved and changed."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn.utils import parametrizations
+
+import stepnet.torch
+from tests.torch.layer_cases import BATCH, FORMS, HIDDEN, INPUTS, STEPS, Case, answers, assert_same, numbers
+
+NAMES = ("GRU", "LSTM", "RNN")
+OPTIONS = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_modules_of_torch(name: str):
+    theirs, ours = Case(name, OPTIONS).modules()
+    assert isinstance(ours, getattr(torch.nn, name))
+    assert repr(ours) == repr(theirs)
+    torch.manual_seed(0)
+    ours.reset_parameters()
+    torch.manual_seed(0)
+    theirs.reset_parameters()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_dicts_go_both_ways(name: str):
+    theirs, ours = Case(name, OPTIONS).modules()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(0.25)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    assert_same(answers(ours, FORMS["padded"], []), answers(theirs, FORMS["padded"], []))
+
+
+def test_a_state_dict_of_another_size_is_refused_in_the_words_of_torch():
+    said = []
+    for module in Case("GRU").modules():
+        with pytest.raises(RuntimeError, match="size mismatch for weight_ih_l0") as caught:
+            module.load_state_dict(torch.nn.GRU(INPUTS + 1, HIDDEN).state_dict())
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def by_torch_save(module: Any) -> Any:
+    saved = io.BytesIO()
+    torch.save(module, saved)
+    saved.seek(0)
+    return torch.load(saved, weights_only=False)
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), by_torch_save])
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_are_modules_of_their_own(name: str, copied: Callable[[Any], Any]):
+    _, module = Case(name, OPTIONS).modules()
+    x = numbers(BATCH, STEPS, INPUTS)
+    with torch.no_grad():
+        before = module(x)[0]
+        other = copied(module)
+        assert torch.equal(other(x)[0], before)
+        for parameter in other.parameters():
+            parameter.zero_()
+        assert not other(x)[0].any()
+        assert torch.equal(module(x)[0], before)
+
+
+def test_what_runs_it_is_not_saved():
+    _, module = Case("GRU").modules()
+    before = len(pickle.dumps(module))
+    with torch.no_grad():
+        module(numbers(STEPS, BATCH, INPUTS))
+    assert len(pickle.dumps(module)) == before
+
+
+# ---- parameters are never stale ----------------------------------------------------------------------------
+
+
+def by_optimiser(module: Any) -> None:
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(module.parameters(), 0.1, foreach=True).step()
+
+
+def by_data(module: Any) -> None:
+    module.weight_hh_l0.data.add_(0.1)
+
+
+def by_numpy(module: Any) -> None:
+    module.bias_ih_l0.detach().numpy()[0] += 0.5
+
+
+def by_another_tensor(module: Any) -> None:
+    module.weight_ih_l0.data = module.weight_ih_l0.data * 2
+
+
+def by_a_transposed_tensor(module: Any) -> None:
+    module.weight_ih_l0.data = (module.weight_ih_l0.data * 2).T.contiguous().T
+
+
+def by_a_new_parameter(module: Any) -> None:
+    module.weight_ih_l0 = torch.nn.Parameter(module.weight_ih_l0.detach() * 2)
+
+
+def by_reset(module: Any) -> None:
+    module.reset_parameters()
+
+
+def by_state_dict(module: Any) -> None:
+    module.load_state_dict({name: one * 2 for name, one in module.state_dict().items()})
+
+
+def by_dtype(module: Any) -> None:
+    module.float()
+
+
+def by_parametrization(module: Any) -> None:
+    parametrizations.weight_norm(module, "weight_hh_l0")
+    module.parametrizations.weight_hh_l0.original0.data.mul_(2)
+
+
+CHANGES = [
+    by_optimiser,
+    by_data,
+    by_numpy,
+    by_another_tensor,
+    by_a_transposed_tensor,
+    by_a_new_parameter,
+    by_reset,
+    by_state_dict,
+    by_dtype,
+    by_parametrization,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parameters_are_never_stale(change: Callable[[Any], None]):
+    theirs, ours = Case("GRU", OPTIONS).modules()
+    x = numbers(BATCH, STEPS, INPUTS)
+    with torch.no_grad():
+        before = [ours(x)[0] for _ in range(3)][-1]
+    for module in (theirs, ours):
+        torch.manual_seed(5)
+        change(module)
+    x = x.to(theirs.bias_ih_l0.dtype)
+    with torch.no_grad():
+        after = ours(x)[0]
+        assert not torch.equal(before, after.to(before.dtype))
+        assert_same({"": after}, {"": theirs(x)[0]})
+    assert_same({"": ours(x)[0]}, {"": theirs(x)[0]})
+
+
+def test_the_sign_of_a_zero_and_nan_are_seen():
+    _, ours = Case("RNN", {"nonlinearity": "relu"}).modules()
+    with torch.no_grad():
+        ours.bias_ih_l0.fill_(float("nan"))
+        x = numbers(STEPS, BATCH, INPUTS)
+        assert ours(x)[0].isnan().all()
+        assert ours(x)[0].isnan().all()
+        ours.bias_ih_l0.zero_()
+        assert not ours(x)[0].isnan().any()
+
+
+def test_functional_call_uses_other_parameters_once():
+    theirs, ours = Case("LSTM").modules()
+    x, given = numbers(STEPS, BATCH, INPUTS), {}
+    with torch.no_grad():
+        before = ours(x)[0]
+        given = {name: one * 2 for name, one in ours.named_parameters()}
+        found, right = (functional_call(module, given, (x,))[0] for module in (ours, theirs))
+        assert_same({"": found}, {"": right})
+        assert torch.equal(ours(x)[0], before)
+
+
+def test_one_module_in_many_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    _, ours = Case("GRU", OPTIONS).modules()
+    xs = [numbers(BATCH, STEPS, INPUTS) * scale for scale in range(20)]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return ours(x)[0]
+
+    right = [call(x) for x in xs]
+    with ThreadPoolExecutor(4) as pool:
+        for found, one in zip(pool.map(call, xs * 5), right * 5, strict=True):
+            assert torch.equal(found, one)
+
+
+def test_autocast_runs_in_the_dtype_of_the_parameters():
+    module = stepnet.torch.LSTM(INPUTS, HIDDEN)
+    x = numbers(STEPS, BATCH, INPUTS, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = module(x.bfloat16())
+    assert outputs.dtype == torch.float32
+    assert_same({"": outputs}, {"": module(x.bfloat16().float())[0]})
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch's compiler about itself
+def test_a_layer_that_is_not_in_a_compiled_graph_runs_as_it_is():
+    """torch.compile leaves out what is a torch.nn.GRU, unless allow_rnn is set (see test_graphs.py)."""
+    _, ours = Case("GRU").modules()
+    model = torch.nn.Sequential(torch.nn.Linear(INPUTS, INPUTS, dtype=torch.float64), ours)
+    x = numbers(STEPS, BATCH, INPUTS)
+    torch.compiler.reset()
+    outputs, _ = torch.compile(model, backend="eager")(x)
+    assert_same({"": outputs}, {"": model(x)[0]})
+    outputs.sum().backward()
+    assert ours.weight_hh_l0.grad.any()

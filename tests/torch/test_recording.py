@@ -1,0 +1,133 @@
+"""Graphs that PyTorch records hold the operator of recurrences, or are refused: no results as constants."""
+
+import gc
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import stepnet as sn
+import stepnet.torch
+from stepnet.errors import InputError
+from stepnet.torch import ready
+from tests.torch.layer_cases import assert_same, numbers
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+OPERATOR = torch.ops.stepnet.recurrence.default
+X, OTHER, LONGER = numbers(5, 2, 3), numbers(5, 2, 3) + 1, numbers(7, 4, 3)
+
+
+def recurrence() -> Any:
+    return stepnet.torch.Recurrence(torch.nn.GRUCell(3, 4), (torch.zeros(1, 3), torch.zeros(1, 4))).double()
+
+
+MODULES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "GRU": (lambda: stepnet.torch.GRU(3, 4, dtype=torch.float64), lambda x: x),
+    "LSTM": (lambda: stepnet.torch.LSTM(3, 4, num_layers=2, dtype=torch.float64), lambda x: x),
+    "GRUCell": (lambda: stepnet.torch.GRUCell(3, 4, dtype=torch.float64), lambda x: x[0]),
+    "Recurrence": (recurrence, lambda x: x),
+    "ready": (lambda: ready.MinimalGatedUnit(3, 4).double(), lambda x: x),
+}
+
+
+def scan() -> stepnet.torch.Scan:
+    def step(x: Any, h: Any, params: Any) -> Any:
+        h = np.tanh(x @ params + h)
+        return h, h
+
+    return stepnet.torch.Scan(sn.RNN(step, np.ones((3, 3)), memory=3))
+
+
+def first(results: Any) -> torch.Tensor:
+    return results[0] if isinstance(results, tuple) else results
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("pre_dispatch", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_make_fx_holds_the_operator(name: str, pre_dispatch: bool, trained: bool, gradients: bool):
+    make, of = MODULES[name]
+    module = make().requires_grad_(trained)
+    with torch.set_grad_enabled(gradients):
+        graph = make_fx(lambda x: first(module(x)), pre_dispatch=pre_dispatch)(of(X))
+        assert sum(node.target is OPERATOR for node in graph.graph.nodes) == 1
+        assert_same({"y": graph(of(OTHER))}, {"y": first(module(of(OTHER)))})
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", ["Recurrence", "ready"])
+def test_torch_jit_trace_holds_the_operator(name: str, gradients: bool):
+    module = MODULES[name][0]()
+    with torch.set_grad_enabled(gradients):
+        traced: Any = torch.jit.trace(module, X)
+    assert "stepnet::recurrence" in str(traced.inlined_graph)
+    results = []
+    for run in (traced, module):
+        x = LONGER.clone().requires_grad_()
+        module.zero_grad()
+        y = first(run(x))
+        y.square().sum().backward()
+        results.append({"y": y, "dx": x.grad} | {n: p.grad for n, p in module.named_parameters()})
+    assert_same(*results)
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    assert_same({"y": first(loaded(LONGER))}, {"y": first(module(LONGER))})
+    del module, traced, run
+    gc.collect()
+    with pytest.raises(RuntimeError, match=r"a stepnet.torch.Recurrence that is not in this process"):
+        loaded(LONGER)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda module: make_fx(lambda x: module(x)[0])(X),
+        lambda module: make_fx(lambda x: module(x)[0], tracing_mode="symbolic")(X),
+        lambda module: make_fx(lambda x: module(x)[0], pre_dispatch=True)(X),
+        lambda module: torch.jit.trace(module, X),
+        lambda module: torch.export.export(module, (X,), strict=False),
+    ],
+)
+def test_a_scan_is_refused(record: Callable[[Any], Any], gradients: bool):
+    with (
+        torch.set_grad_enabled(gradients),
+        pytest.raises(InputError, match="a Scan cannot be recorded in a graph"),
+    ):
+        record(scan())
+
+
+def test_a_graph_notices_an_attribute_that_changes_what_it_keeps():
+    class Switched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.deep = 0.5, False
+            self.inner = torch.nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            h = torch.tanh(self.inner(x) + h * self.scale)
+            return torch.sin(torch.exp(-h)) * torch.tanh(self.inner(h)) if self.deep else h
+
+    cell = Switched()
+    module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    for scale in (0.5, 2.0):
+        cell.scale = scale
+        assert_same({"y": compiled(X)[0]}, {"y": module(X)[0]})
+    cell.deep = True
+    with pytest.raises(
+        InputError, match=r"has changed since its graph was compiled.*compile the module again"
+    ):
+        compiled(X)
+    torch._dynamo.reset()
+    assert_same({"y": torch.compile(module, backend="aot_eager")(X)[0]}, {"y": module(X)[0]})

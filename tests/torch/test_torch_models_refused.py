@@ -1,0 +1,260 @@
+"""Modules that no model can be, by the message that each is refused with."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import stepnet.torch
+from stepnet.errors import InputError, StepError
+from tests.torch.torch_models import Siamese
+
+
+class Written(nn.Module):
+    """A module whose forward is a function of it, its frames [2, 5, 6], and their lengths."""
+
+    def __init__(self, function: Callable[..., Any], with_lengths: bool = False) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 4, batch_first=True)
+        self.cell = nn.GRUCell(6, 4)
+        self.conv = nn.Conv1d(6, 6, 3, padding=1)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.pool = nn.MaxPool1d(2)
+        self.function = function
+        self.with_lengths = with_lengths
+
+
+class OfFrames(Written):
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+class OfLengths(Written):
+    def forward(self, x: Any, lengths: Any) -> Any:
+        return self.function(self, x, lengths)
+
+
+def looped(m: Any, x: Any) -> Any:
+    h = x.new_zeros(x.size(0), 4)
+    for step in range(x.size(1)):
+        h = m.cell(x[:, step], h)
+    return h
+
+
+def read_again(m: Any, x: Any) -> Any:
+    largest, place = m.rnn(x)[0].max(1)
+    return largest * place
+
+
+def written(m: Any, x: Any) -> Any:
+    y = x.clone()
+    y[:, :1] = x.mean(1, keepdim=True)
+    return y
+
+
+class Own(nn.GRU):
+    """A layer with a forward of its own."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's name
+        return super().forward(input, hx)[0]
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "convolution": (
+        lambda m, x: m.rnn(m.conv(x.transpose(1, 2)).transpose(1, 2))[0],
+        "a convolution reads several steps at once, which no operation of a model does",
+    ),
+    "loop": (looped, "depends on the number of steps, of which each sequence has its own"),
+    "a step in the middle": (lambda m, x: x[:, 3], "take all of them, the first, x[:, 0], or the last"),
+    "a shift": (lambda m, x: x[:, 1:] - x[:, :-1], "depends on the number of steps"),
+    "the second step": (lambda m, x: x[:, 1], "of the steps of each sequence a model takes all"),
+    "attention of steps with one another": (
+        lambda m, x: m.attention(x, x, x)[0],
+        "aten.bmm.default: a product of [sequences x 2, steps, 3] and [sequences x 2, 3, steps] pairs each "
+        "step of a sequence with each other one",
+    ),
+    "pairs": (
+        lambda m, x: x.unsqueeze(1) - x.unsqueeze(2),
+        "aten.sub.Tensor: a tensor [sequences, steps, steps, 6] pairs each of the steps with each other one",
+    ),
+    "a mean over the batch": (
+        lambda m, x: m.rnn(x)[0].mean(0, keepdim=True),
+        "aten.mean.dim: it goes over the sequences of [sequences, steps, 4], which mixes them",
+    ),
+    "a sum of all": (lambda m, x: x.sum(), "it goes over the sequences of [sequences, steps, 6]"),
+    "one of the batch": (lambda m, x: x[0], "aten.select.int: it goes over the sequences"),
+    "products of sequences": (
+        lambda m, x: x.mean(1) @ x.mean(1).T,
+        "pairs each of the sequences with each other one",
+    ),
+    "steps from behind": (lambda m, x: m.rnn(x.flip(1))[0], "aten.flip.default: it goes over the steps"),
+    "steps repeated": (lambda m, x: x.repeat(1, 2, 1), "aten.repeat.default: it goes over the steps"),
+    "steps behind steps": (
+        lambda m, x: m.rnn(torch.cat([x, x], 1))[0],
+        "is called with a tensor [sequences, 2 x steps, 6]: the steps are its axis 1",
+    ),
+    "a batch behind a batch": (
+        lambda m, x: torch.cat([x, x]),
+        "an output of the module is [2 x sequences, steps, 6]: sequences and steps are axes of their own",
+    ),
+    "steps behind steps as an output": (
+        lambda m, x: torch.cat([x, x], 1),
+        "an output of the module is [sequences, 2 x steps, 6]: sequences and steps are axes of their own",
+    ),
+    "axes in another order": (
+        lambda m, x: m.rnn(x.transpose(0, 1))[0],
+        "a recurrent layer with batch_first=True is called with a tensor [steps, sequences, 6]",
+    ),
+    "two orders": (
+        lambda m, x: x.reshape(-1, 6) + x.transpose(0, 1).reshape(-1, 6),
+        "tensors meet whose sequences and steps lie in two orders",
+    ),
+    "products in two orders": (
+        lambda m, x: torch.bmm(
+            torch.stack([x.mean(1), x.sum(1)], 1).view(-1, 1, 6),
+            torch.stack([x.mean(1), x.sum(1)], 0).view(-1, 6, 1),
+        ),
+        "2 x sequences, 6, 1] are multiplied, which lie in two orders",
+    ),
+    "places of steps": (read_again, "aten.mul.Tensor: the place of a step is not known in a model"),
+    "a place as an output": (
+        lambda m, x: x.max(1)[1],
+        "an output of the module is the place of a step, which a model does not know",
+    ),
+    "dropout": (lambda m, x: functional.dropout(x), "dropout draws random numbers: call .eval()"),
+    "random numbers": (lambda m, x: x + torch.randn_like(x), "aten.randn_like.default is not an operation"),
+    "a branch": (lambda m, x: x if x[:, 0].sum() > 0 else -x, "it goes over the sequences|cannot branch"),
+    "an unknown operation": (
+        lambda m, x: m.rnn(x)[0].topk(2)[0],
+        "aten.topk.default is not an operation of a model, and all others are",
+    ),
+    "a pool": (lambda m, x: m.pool(x.transpose(1, 2)), "max_pool1d is over all steps of a sequence"),
+    "no batch": (
+        lambda m, x: m.rnn(x.mean(1))[0],
+        "GRU is called with 2 axes; in a model it runs over a batch",
+    ),
+    "a number": (lambda m, x: (x, 3), "the module returns a int; the outputs of a model are tensors"),
+    "a number of steps": (
+        lambda m, x: x / x.size(1) ** 0.5,
+        "enters a value, and a model knows the number of steps alone, x.size(1)",
+    ),
+    "steps in place": (written, "aten.slice_scatter.default: it goes over the steps"),
+    "a number of sequences": (lambda m, x: x / x.size(0), "the number sequences enters a value"),
+    "a norm": (lambda m, x: torch.linalg.vector_norm(x, 3, dim=1), "a norm of order 3 over steps"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_that_models_do_not_have(name: str) -> None:
+    function, message = OPERATIONS[name]
+    module = OfFrames(function).eval()
+    parts = "|".join(re.escape(part) for part in message.split("|"))
+    with pytest.raises(StepError, match=f"(?s)({parts}).*\n  at .*test_torch_models_refused.py:"):
+        stepnet.torch.graph(module, torch.zeros(2, 5, 6))
+
+
+LENGTHS: dict[str, tuple[Callable[..., Any], str]] = {
+    "other lengths": (
+        lambda m, x, lengths: m.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths - 1, True, False))[0].data,
+        "sequences are packed with other lengths than their own, which are the argument `lengths`",
+    ),
+    "a list of lengths": (
+        lambda m, x, lengths: nn.utils.rnn.pack_padded_sequence(x, lengths.tolist(), True, False).data,
+        "nor make a list of lengths: pack_padded_sequence takes lengths.cpu()",
+    ),
+    "a sort that is not undone": (
+        lambda m, x, lengths: m.rnn(x[lengths.sort()[1]])[0],
+        "an output of the module has its sequences in the order of a sort, which is not undone",
+    ),
+    "sorted beside not sorted": (
+        lambda m, x, lengths: x + x[lengths.argsort()],
+        "tensors meet whose sequences and steps lie in two orders",
+    ),
+    "lengths that were not sorted": (
+        lambda m, x, lengths: nn.utils.rnn.pack_padded_sequence(x[lengths.argsort()], lengths, True).data,
+        "the order of the lengths, [sequences], is not that of",
+    ),
+    "an order as a number": (lambda m, x, lengths: lengths.argsort() * 2, "their order, enter a value"),
+    "a total length": (
+        lambda m, x, lengths: nn.utils.rnn.pad_packed_sequence(
+            m.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, True, False))[0], True, total_length=9
+        )[0],
+        "depends on the number of steps|total_length that is a number",
+    ),
+    "other steps": (
+        lambda m, x, lengths: x.gather(1, lengths.view(-1, 1, 1).expand(-1, 1, 6)),
+        "of the steps of each sequence, gather takes the last ones, at lengths - 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_that_are_not_the_sequences_own(name: str) -> None:
+    function, message = LENGTHS[name]
+    parts = "|".join(re.escape(part) for part in message.split("|"))
+    with pytest.raises(StepError, match=f"(?s)({parts}).*\n  at .*test_torch_models_refused.py:"):
+        stepnet.torch.graph(OfLengths(function).eval(), (torch.zeros(2, 5, 6), torch.tensor([5, 5])))
+
+
+def test_all_unknown_operations_are_named() -> None:
+    module = OfFrames(lambda m, x: m.rnn(x.topk(6)[0])[0].sort(2)[0])
+    with pytest.raises(
+        StepError,
+        match=r"(?s)aten.topk.default is not .*; neither are the operations below, and all others are\n"
+        r"  at .*\n  aten.sort.default\n  at .*test_torch_models_refused.py",
+    ):
+        stepnet.torch.graph(module.eval(), torch.zeros(2, 5, 6))
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 6), OfFrames(lambda m, x: x.topk(2)[0]))
+
+    def forward(self, x: Any) -> Any:
+        return self.encoder(x)
+
+
+def test_a_message_has_the_path_of_the_module() -> None:
+    with pytest.raises(StepError, match=r"\n  at .*\n  in module `encoder.1`, a OfFrames"):
+        stepnet.torch.graph(Nested().eval(), torch.zeros(2, 5, 6))
+
+
+def test_layers_that_are_not_torchs() -> None:
+    own = nn.Sequential(Own(6, 4, batch_first=True)).eval()
+    with pytest.raises(StepError, match="a subclass of a recurrent layer with a forward of its own"):
+        stepnet.torch.graph(own, torch.zeros(2, 5, 6))
+    training = nn.Sequential(nn.GRU(6, 4, 2, dropout=0.5, batch_first=True))
+    with pytest.raises(StepError, match=r"dropout draws random numbers: call \.eval"):
+        stepnet.torch.graph(training, torch.zeros(2, 5, 6))
+
+
+def test_arguments_that_do_not_fit() -> None:
+    module, x = OfFrames(lambda m, x: x), torch.zeros(2, 5, 6)
+
+    def refused(message: str, example: Any, of: Any = module, **options: Any) -> None:
+        with pytest.raises(InputError, match=message):
+            stepnet.torch.graph(of, example, **options)
+
+    refused(r"graph takes a torch.nn.Module, not a function", x, lambda x: x)
+    refused(r"example is not a call of OfFrames: .*argument", (x, x))
+    refused(r"lengths= names an argument; those of the example are x", x, lengths="size")
+    refused(r"the axes of argument x are 'BT'; they are a letter for each of its 3 axes", x, axes="BT")
+    refused(r"the axes of argument x are 'T'; ", x, axes={"x": "T"})
+    refused(r"no argument of the example has steps, which axes= says with the letter T", x, axes="N")
+    refused(r"axes is a text as 'NT', or a dict of them .*, not a list", x, axes=["NT"])
+    refused(r"different numbers of steps: first has 5, second has 4", (x, x[:, :4]), Siamese())
+    mixed = nn.Sequential(nn.GRU(6, 4), nn.GRU(4, 4, batch_first=True))
+    refused(r"some layers are batch_first and others are not: say axes=", x, mixed)
+    half = nn.Sequential(nn.Embedding(9, 6), nn.GRU(6, 4, batch_first=True)).half()
+    refused(
+        r"parameter 0.weight has dtype float16; use one of float32",
+        torch.zeros(2, 5, dtype=torch.int64),
+        half,
+    )
+    packed = nn.utils.rnn.pack_sequence([x[0]])
+    refused(r"argument x is a PackedSequence", packed)
