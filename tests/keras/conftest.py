@@ -12,6 +12,7 @@ LATER = {
         test_a_cell_that_draws_is_compiled_where_it_does_not test_stacked_cells_are_one_step
         test_low_precision_of_a_cell_with_layers_in_it
         test_a_layer_that_is_built_when_it_is_called_is_trained
+        test_a_cell_that_draws_with_numpy_runs_keras_own_loop test_globals_and_class_attributes_are_settings
     """,
     "before Keras 3.14 outputs have other masks, and other batches of a stateful layer other errors": """
         test_states_of_both_directions_under_a_mask test_another_batch_of_a_stateful_layer_is_refused
