@@ -60,8 +60,8 @@ class Line:
 class Panel:
     """Lines of an array, one below the other.
 
-    title: the index of this part of the array, `[1, 0]`. columns: the indices along the last axis, if they
-    are equal in all lines.
+    title: the index of this part of the array, `[1, 0]`.
+    columns: the indices along the last axis, if they are equal in all lines.
     """
 
     title: str
@@ -91,8 +91,8 @@ def drawings(
 ) -> Iterator[Drawing]:
     """Yields the drawings of the arrays of a layout.
 
-    some: the units that are drawn of an axis longer than `ALL`, negative ones from its end. widest: the most
-    numbers on a line of a vector.
+    some: the units that are drawn of an axis longer than `ALL`, negative ones from its end.
+    widest: the most numbers on a line of a vector.
 
     >>> import numpy as np
     >>> from stepnet.layout.registry import record
@@ -127,7 +127,8 @@ def samples(size: int, some: Place = SOME) -> Place:
 class Spot:
     """A number in memory, with its index in C order.
 
-    step: the distance to the next number in its row of the block. row: the key of that row.
+    step: the distance to the next number in its row of the block.
+    row: the key of that row.
     """
 
     number: int

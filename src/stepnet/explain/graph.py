@@ -25,7 +25,8 @@ EACH = {ROWS: "a sequence", STEPS: "a step"}
 class Arrow:
     """A value that a box gives: its name, "" for one that only boxes read, its type, and who reads it.
 
-    source, targets: boxes by their places. name: that of an output of the graph.
+    source, targets: boxes by their places.
+    name: that of an output of the graph.
     """
 
     source: int

@@ -23,7 +23,7 @@ PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """A row of this table from a function that does not take the node."""
+    """Makes a row of the table of adjoints from a function that does not need the node."""
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
         cotangents = adjoint(*values)

@@ -34,8 +34,10 @@ STREAMS = 10
 
 @dataclass(frozen=True)
 class BlockChoice:
-    """How many steps of a recurrence are trained at a time. recur: the recurrence whose step is that many.
-    reason: why there are no blocks, where it is one.
+    """Choice of how many steps of a recurrence are trained at a time.
+
+    size: the number of steps. recur: the recurrence, one step of which is `size` of the original. reason: why
+    `size` is 1; empty otherwise.
 
     >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
     1 step: no memory is a matrix
@@ -50,7 +52,9 @@ class BlockChoice:
 
 
 def block_choices(net: Net) -> dict[int, BlockChoice]:
-    """How many steps each recurrence of a net is trained in at a time, by their numbers."""
+    """Chooses for each recurrence of a net how many of its steps are trained at a time; by numbers of
+    nodes.
+    """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
         return {
@@ -65,7 +69,9 @@ def block_choices(net: Net) -> dict[int, BlockChoice]:
 
 
 def block_choice(recur: Recur) -> BlockChoice:
-    """How many steps a block of a recurrence has: where blocks pay, the number that costs least."""
+    """Chooses how many steps of a recurrence are trained at a time: the cheapest number, if blocks pay at
+    all.
+    """
     fitting = matrices(recur)
     if isinstance(fitting, str):
         return BlockChoice(1, recur, fitting)
@@ -80,7 +86,10 @@ def block_choice(recur: Recur) -> BlockChoice:
 
 
 def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
-    """The recurrence of blocks of so many steps. fitting: the memories that `matrices` gives."""
+    """Makes the recurrence each step of which is `count` steps.
+
+    fitting: the memories whose matrices are distributed, as `matrices` returns them.
+    """
     made = together(recur, count)
     places = [recur.memories.index(memory) for memory in fitting]
     body = distribute(made.body, [made.memories[place] for place in places], made.memories)
@@ -91,7 +100,9 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
-    """The memories that are matrices and fit; a reason where none does."""
+    """Returns the memories that are matrices and can be trained in blocks; a reason, as text, if there are
+    none.
+    """
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
@@ -108,12 +119,12 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
 
 
 def is_matrix(node: Node) -> bool:
-    """Whether a value has two axes or more, of floating-point numbers."""
+    """Tells whether a value is floating-point and has at least two axes larger than one."""
     return node.type.is_float and sum(size > 1 for size in node.type.shape) > 1
 
 
 def unfit(recur: Recur, memory: int) -> str | None:
-    """The reason why a memory does not fit; None if it does."""
+    """Returns the reason why a memory cannot be trained in blocks; None if it can."""
     body, users = recur.body, recur.body.users()
     name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)
     after = recur.following[recur.memories.index(memory)]
@@ -134,7 +145,7 @@ def unfit(recur: Recur, memory: int) -> str | None:
 
 
 def where(node: Node) -> str:
-    """The user's line, where it is known."""
+    """Names the user's line of a node for a message; empty if it is not known."""
     return f", at {node.source}" if node.source else ""
 
 
@@ -142,9 +153,9 @@ def where(node: Node) -> str:
 
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
-    """About what a step or a block costs in training: operations on one number of a matrix.
+    """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
 
-    fitting: the memories that `matrices` gives. body: that of the recurrence, or of its blocks.
+    fitting: the memories that are matrices. body: the body of the recurrence, or of its blocks.
     """
     large = min(recur.body.type_of(number).size for number in fitting)
     kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)

@@ -13,12 +13,15 @@ from stepnet.compiler.plan.passes.when import is_constant
 
 
 def constants_outside(net: Net) -> Net:
-    """The net whose bodies compute no constants."""
+    """Moves constants that bodies compute out of the bodies, and returns the net."""
     return rewritten(net, moved)
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence whose body computes no constants; None for all that is no recurrence."""
+    """Moves the constants that a recurrence's body computes out of it; returns the new node's number.
+
+    Returns None for nodes that are no recurrence. operands: the node's operands in the new net.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None

@@ -22,13 +22,11 @@ from stepnet.compiler.net.types import CONST
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over all rows that is not built yet: a `contract` of two values, a `scatter` of one by an index,
-    or a `sum`.
+    """Sum over all rows that is not built yet.
 
-    operation: "contract", "scatter" or "sum".
-    operands: its operands.
-    rows: the number of rows in the result of a scatter.
-    weights: the encoding of both sides of a contract (`stepnet.compiler.net.encodings`); None for none.
+    operation: "contract" (outer products of two values), "scatter" (a value by an index), or "sum". operands:
+    its operands. rows: the number of rows in the result of a scatter. weights: the encoding of both sides of
+    a contract (`stepnet.compiler.net.encodings`); None for none.
     """
 
     operation: str
@@ -65,7 +63,7 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """The outer products of each entry's vectors, summed: [..., k] and [..., n] give [k, n]."""
+    """Sums the outer products of each entry's vectors: [..., k] and [..., n] give [k, n]."""
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -73,7 +71,9 @@ def outer(left: Value, right: Value) -> Value:
 
 
 def one_hot(index: Value, rows: int, like: Value) -> Value:
-    """Ones at the indices, counted from the end where they are negative."""
+    """Makes vectors of `rows` numbers that are 1 at the index and 0 elsewhere; negative indices count from
+    the end.
+    """
     counted = index.apply("remainder", rows)
     numbers = index.constant(np.arange(rows))
     return counted.reshape(*index.type.shape, 1).apply("equal", numbers).cast(like.type.dtype)
@@ -83,16 +83,17 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """d @ right.T, and the sum of the outer products of left and d."""
+    """Adjoint of matmul: d @ right.T, and the sum of the outer products of left and d."""
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
 
 def of_matrix(left: Value, d: Value) -> Value | Total:
-    """The cotangent of a matrix that `left` was multiplied with."""
+    """Returns the cotangent of a matrix that `left` was multiplied with; d: the cotangent of the product."""
     if left.type.extent != CONST:
         return Total("contract", (left, d))
 
     def flat(value: Value) -> Value:
+        """Flattens all feature axes but the last one."""
         width = value.type.shape[-1]
         return value.reshape(value.type.size // max(1, width), width)
 
@@ -100,17 +101,17 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Each row of the table gets the sum of the cotangents of its reads."""
+    """Adjoint of gather: each row of the table gets the sum of the cotangents of its reads."""
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Each value gets the row of the cotangent that it was added to."""
+    """Adjoint of scatter: each value gets the row of the cotangent that it was added to."""
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Each side gets the product of the other side with the cotangent, which is a matrix."""
+    """Adjoint of contract: each side gets the product of the other side with the cotangent, a matrix."""
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 
@@ -118,7 +119,9 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The sum over the steps to which the value was expanded, or the cotangent of the single step."""
+    """Adjoint of expand: the sum over the steps to which the value was expanded, or the cotangent of one
+    step.
+    """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
         return (Total("sum", (d,)),)
@@ -126,7 +129,9 @@ def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The cotangent at the steps that were reduced: at all of them, at the maxima, or at a single step."""
+    """Adjoint of reduce: the cotangent at the steps that were reduced: at all, at the maxima, or at a single
+    one.
+    """
     how: str = node.attributes["how"]
     if how in ("first", "last"):
         return (d.apply("expand", extent=x.type.extent, how=how),)
@@ -140,5 +145,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """The number of steps of each sequence, at least 1 so that it can be a divisor."""
+    """Counts the steps of each sequence, at least 1, to divide by. ones: 1 at each step."""
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -14,7 +14,7 @@ Cotangents = tuple[Value | None, ...]
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The cotangent at the sliced features, and zeros elsewhere."""
+    """Adjoint of slice: the cotangent at the sliced features, and zeros elsewhere."""
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -22,14 +22,15 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Each feature gets the sum of the cotangents of its copies."""
+    """Adjoint of take: each feature gets the sum of the cotangents of its copies."""
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
     return (put_back(d, axis, [index % size for index in node.attributes["indices"]], size),)
 
 
 def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
-    """A value along an axis of `size` with the entries of d at the indices `read`, and zeros elsewhere.
+    """Makes a value along an axis of `size`, with the entries of d at the indices `read`, and zeros
+    elsewhere.
 
     axis: counted from the end. An index that was read several times has the sum.
     """
@@ -38,6 +39,7 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     shape = list(d.type.shape)
 
     def zeros(count: int) -> list[Value]:
+        """Makes `count` zeros along the axis, as a list of at most one value."""
         shape[axis] = count
         return [d.zeros(*shape)] if count else []
 
@@ -56,23 +58,23 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
 
 
 def reshape(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The cotangent in the shape of the operand."""
+    """Adjoint of reshape: the cotangent in the shape of the operand."""
     return (d.reshape(*x.type.shape),)
 
 
 def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The axes back in their order."""
+    """Adjoint of transpose: the axes back in their order."""
     order = tuple(np.argsort(node.attributes["order"]).tolist())
     return (d.apply("transpose", order=order),)
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The cotangent, which is summed over the broadcast axes as for any operation that broadcasts."""
+    """Adjoint of broadcast: the cotangent, which the sweep sums over the broadcast axes for any operation."""
     return (d,)
 
 
 def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
-    """Each part gets the cotangent of its features."""
+    """Adjoint of concatenate: each part gets the cotangent of its features."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -87,19 +89,19 @@ def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """A reduced value broadcast back along the reduced axes."""
+    """Broadcasts a reduced value back along the reduced axes, to the shape of `like`."""
     over = {axis % like.rank for axis in axes}
     kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*kept).broadcast(*like.type.shape)
 
 
 def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Each term gets the cotangent of the sum."""
+    """Adjoint of sum: each term gets the cotangent of the sum."""
     return (spread(d, node.attributes["axes"], x),)
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The cotangent goes to the maximum (or minimum), divided among equal ones.
+    """Adjoint of max and min: the cotangent goes to the maximum (or minimum), divided among equal ones.
 
     The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
     need equal the y of the forward pass.
@@ -115,18 +117,19 @@ def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def turned(value: Value, axis: int) -> Value:
-    """The features of one axis from the last to the first."""
+    """Reverses the features along one axis."""
     return value.slice(axis, value.type.shape[axis] - 1, -1, -1)
 
 
 def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The inclusive suffix sum of the cotangent."""
+    """Adjoint of cumsum: the inclusive suffix sum of the cotangent."""
     axis: int = node.attributes["axis"]
     return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
 
 
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """For each number j the sum over i >= j of d_i times the product of all others up to i.
+    """Adjoint of cumprod: for each number j the sum over i >= j of d_i times the product of all others up to
+    i.
 
     There is no division by the number itself, so the result is right where it is 0: the products between j
     and i are scans of a matrix whose row j has ones up to j.
@@ -136,6 +139,7 @@ def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     order[axis], order[last] = order[last], order[axis]
 
     def moved(value: Value) -> Value:
+        """Moves the axis of the scan to the end, or back."""
         return value if axis == last else value.apply("transpose", order=tuple(order))
 
     d, x, y = moved(d), moved(x), moved(y)

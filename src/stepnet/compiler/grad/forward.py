@@ -10,10 +10,10 @@ from stepnet.compiler.net.ir import Builder, Net
 
 @dataclass
 class Forward:
-    """The copies of a net's values in the gradient net.
+    """Copies of a net's values in its gradient net.
 
-    place: for each node, its copy.
-    saved: for each recurrence: the saved nodes of its body, and the nodes of their values at every step.
+    place: for each node, its copy. saved: for each recurrence: the saved nodes of its body, and the nodes of
+    their values at every step.
 
     A recurrence saves everything that could be read; the pass `prune` removes what is not read.
     """
@@ -22,7 +22,7 @@ class Forward:
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
-        """The copies completed: all nodes of the net that are not there yet are added."""
+        """Copies all nodes of the net that are not copied yet, and returns itself."""
         for number, node in enumerate(net.nodes):
             if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):
                 continue
@@ -33,8 +33,8 @@ class Forward:
         return self
 
     def recur(self, builder: Builder, net: Net, number: int) -> None:
-        """Copies a recurrence, with the values that it saves as further outputs, and the results that the net
-        reads.
+        """Copies a recurrence, with further outputs for the values that it saves, and the results that the
+        net reads.
         """
         recur = net.nodes[number].recur
         saved = saved_values(recur)

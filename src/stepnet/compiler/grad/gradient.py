@@ -28,7 +28,12 @@ from stepnet.errors import RefusedError
 
 
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
-    """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
+    """Makes the net that computes a net's results, and the cotangents of its inputs from those of its
+    results.
+
+    Its inputs are the inputs of the net, then one for each floating-point result: the cotangent of the
+    result. wanted: positions of the inputs whose cotangents follow the net's results; by default all
+    floating-point ones.
 
     Its inputs are those of the net, and then one for each floating-point result: the cotangent of that.
     wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
@@ -64,7 +69,7 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
 
 
 def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
-    """The same; makes many objects."""
+    """Makes the net of results and cotangents that `vjp` returns, without its checks."""
     # Products in a row become one here: a half that does not save what is between would make them one later,
     # and round otherwise than a half that saves it.
     for rewrite in (prune, fold, part, chain, constants_outside):

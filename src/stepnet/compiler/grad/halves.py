@@ -15,10 +15,10 @@ from stepnet.compiler.plan.passes.when import is_constant, known_once
 
 @dataclass(frozen=True)
 class Halves:
-    """The two halves.
+    """Gradient net split in two halves.
 
-    saved: the number of saved values: the last results of the forward net, and the last inputs of the
-    backward net.
+    forward: runs before the cotangents are known. backward: takes them. saved: the number of saved values:
+    the last results of the forward net, and the last inputs of the backward net.
     """
 
     forward: Net
@@ -27,8 +27,10 @@ class Halves:
 
 
 def halves(net: Net, inputs: int, results: int) -> Halves:
-    """The halves of a gradient net, whose first `inputs` inputs and `results` results are those of the
-    original net.
+    """Splits a gradient net into a forward and a backward half.
+
+    inputs, results: the numbers of inputs and results of the original net, which come first in the gradient
+    net.
     """
     cotangents = net.inputs[inputs:]
     late = set(cotangents)
@@ -38,6 +40,9 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     once = known_once(net)
 
     def is_made_again(number: int) -> bool:
+        """Tells whether both halves compute a value, instead of saving it: constants and their
+        repetitions.
+        """
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
         return node.operation == "input" or repeats or (is_constant(node) and number in once)

@@ -30,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """The net in which recurrences save the fewest bytes for later ones."""
+    """Changes what recurrences save for later ones, so that they save the fewest bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
@@ -62,7 +62,9 @@ def handed_over(net: Net) -> Net:
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
-    """The pairs of recurrences for which a change of the saved values pays."""
+    """Yields the pairs of recurrences for which a change of the saved values pays, as (earlier, later,
+    change).
+    """
     for number, node in enumerate(net.nodes):
         if node.operation != "recur":
             continue
@@ -77,7 +79,10 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """The nodes of a recurrence's body that should be saved instead of the current ones."""
+    """Returns the nodes of a recurrence's body to save in place of the current ones; empty if no change pays.
+
+    saved: for inputs of the body, the outputs of the earlier recurrence that they read.
+    """
     node = net.nodes[number]
     body, users = node.recur.body, net.users()
     cheap: set[int] = set()
@@ -99,7 +104,7 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
 
 
 def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
-    """The earlier recurrence with further outputs for the moved nodes."""
+    """Adds outputs for the moved nodes to the earlier recurrence."""
     builder = Builder()
     place = [0] * len(recur.body.nodes)
     for number, node in enumerate(recur.body.nodes):
@@ -107,6 +112,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     there = {inner: place[recur.outputs[of]] for inner, of in handover.saved.items()}
 
     def made(number: int) -> int:
+        """Copies a node of the later body into the earlier one, and returns its number."""
         if number not in there:
             node = later.nodes[number]
             there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
@@ -119,7 +125,10 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
 def receiving(
     recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
 ) -> tuple[Recur, list[int]]:
-    """The later recurrence with sequences in place of the moved nodes, and its operands."""
+    """Replaces the moved nodes of the later recurrence by input sequences; returns it and its operands.
+
+    values: the sequences that the earlier recurrence saves for the moved nodes.
+    """
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     outside = {
         **dict(zip(recur.sequences, by_kind.sequences, strict=True)),
@@ -140,7 +149,7 @@ def receiving(
 
 
 def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
-    """The nodes that the results of a body depend on if the moved nodes are inputs."""
+    """Returns the nodes that the results of a body depend on if the moved nodes are inputs."""
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:

@@ -21,10 +21,9 @@ from stepnet.compiler.plan.passes.when import known_once
 
 @dataclass(frozen=True)
 class Alone:
-    """A section that is a single recurrence.
+    """Section that is a single recurrence.
 
-    section: the section.
-    number: the node of the recurrence in the whole net.
+    section: the section. number: the node of the recurrence in the whole net.
     """
 
     section: Section
@@ -32,7 +31,8 @@ class Alone:
 
 
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
-    """The sections of a net, in the order they run. chosen: the recurrences that are sections of their own.
+    """Cuts a net into sections, in the order they run, such that each chosen recurrence is a section of its
+    own.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import ROWS, Type
@@ -53,11 +53,10 @@ def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone,
 
 @dataclass(frozen=True)
 class Cutting:
-    """The division of a net into sections.
+    """State of cutting a net into sections.
 
-    chosen: the recurrences that are sections of their own, in order.
-    depth: for each node, the number of chosen recurrences that run before it.
-    once: the constants that depend on parameters only.
+    chosen: the recurrences that are sections of their own, in order. depth: for each node, the number of
+    chosen recurrences that run before it. once: the constants that depend on parameters only.
     """
 
     net: Net
@@ -67,7 +66,7 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """The depths of a net's nodes."""
+        """Computes the depths of a net's nodes."""
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
             own = max((depth[operand] for operand in node.inputs), default=0)
@@ -75,10 +74,11 @@ class Cutting:
         return cls(net, order, tuple(depth), frozenset(known_once(net)))
 
     def backward(self) -> Iterator[Section | Alone]:
-        """The sections from the last to the first, each with the results that later ones read."""
+        """Yields the sections from the last to the first, each with the results that later ones read."""
         wanted: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
+            """Notes that a section's values have to be results of earlier sections."""
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
                     wanted[self.depth[number]][number] = None
@@ -95,24 +95,24 @@ class Cutting:
                 yield made
 
     def is_of_chosen(self, number: int) -> bool:
-        """Whether a node is a result of a chosen recurrence."""
+        """Tells whether a node is a result of a chosen recurrence."""
         node = self.net.nodes[number]
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Whether each section computes a value itself: constants, and expansions of constants."""
+        """Tells whether each section computes a value itself: constants, and expansions of constants."""
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
 
     def is_zeros(self, number: int) -> bool:
-        """Whether a value is zeros for each row."""
+        """Tells whether a value is zeros for each row."""
         node = self.net.nodes[number]
         filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
     def alone(self, number: int) -> Alone:
-        """The section of a recurrence."""
+        """Makes the section of a chosen recurrence."""
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
         operands, begins = list[int](), list[int | None]()
@@ -144,10 +144,9 @@ class Cutting:
 
 @dataclass
 class Between:
-    """The construction of a section between chosen recurrences.
+    """Construction of a section between chosen recurrences.
 
-    place: for each node, its copy in the section.
-    reads: for each value that the section reads, its input.
+    place: for each node, its copy in the section. reads: for each value that the section reads, its input.
     """
 
     cutting: Cutting
@@ -157,7 +156,7 @@ class Between:
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, wanted: tuple[int, ...]) -> Section:
-        """The section with these values as results."""
+        """Makes the section with these values as results."""
         for number in sorted(self.needed(wanted)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
@@ -168,7 +167,7 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Whether a value comes from outside, or from an earlier section."""
+        """Tells whether a value comes from outside the net, or from an earlier section."""
         cutting = self.cutting
         if cutting.is_made_again(number):
             return False
@@ -176,7 +175,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """The nodes of the section, and what it reads."""
+        """Returns the nodes of the section, and the values that it reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()
@@ -186,7 +185,10 @@ class Between:
         return needed
 
     def constant(self, number: int, reads: dict[int, int]) -> int:
-        """A constant, computed in the section from the parameters that it reads."""
+        """Copies a constant into the section, with all nodes it is computed from; returns its number.
+
+        reads: the inputs for the parameters that constants read; new ones are added.
+        """
         node = self.cutting.net.nodes[number]
         if node.operation == "input":
             if number not in reads:

@@ -41,10 +41,11 @@ TWO_OPERANDS: dict[str, Callable[[Value, Value, Value, Value], tuple[Value, Valu
 
 
 def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
-    """The cotangents of a maximum or minimum: they go to the operand that was selected, half to each of two
-    equal ones.
+    """Adjoint of maximum and minimum: the cotangent goes to the operand that was selected, half to each of
+    two equal ones.
 
-    If one operand is a constant, it wins ties, so that relu has derivative 0 at 0.
+    If one operand is a constant, it wins ties, so that relu has derivative 0 at 0. wins: the comparison by
+    which an operand is selected.
     """
     mine, its = a.apply(wins, b), b.apply(wins, a)
     literal = [value.builder.nodes[value.number].operation == "constant" for value in (a, b)]
@@ -55,12 +56,12 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """The cotangents go to the selected operand."""
+    """Adjoint of where: the cotangents go to the selected operand."""
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """d p a**(p - 1); None for p = 0, so that it is also right where a is 0."""
+    """Adjoint of power: d p a**(p - 1); None for p = 0, so that it is also right where a is 0."""
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
         return (None,)
@@ -68,5 +69,5 @@ def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
 
 
 def cast(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """The cotangent in the dtype that the operand had."""
+    """Adjoint of cast: the cotangent in the operand's dtype; None for integers."""
     return (d.cast(a.type.dtype) if a.type.is_float else None,)

@@ -22,7 +22,9 @@ from stepnet.compiler.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:
-    """Adds the cotangents of the operands of one recurrence of a net."""
+    """Differentiates one recurrence of a net: adds the adjoint recurrence, and the cotangents of its
+    operands.
+    """
     cotangents = sweep.of_results(number)
     if cotangents:
         Transposed(sweep, number, cotangents).run()
@@ -30,10 +32,10 @@ def transpose(sweep: Sweep, number: int) -> None:
 
 @dataclass
 class Transposed:
-    """The adjoint of one recurrence on its way.
+    """Construction of the adjoint of one recurrence: a recurrence in the opposite direction.
 
-    cotangents: of its results, by their places. builder: of the new body. sequences, memories,
-    others: the inputs of that, each with the value around it that it reads.
+    cotangents: the cotangents of the recurrence's results, by position. builder: builds the adjoint's body.
+    sequences, memories, others: the inputs of that body, each with the value of the outer net that it reads.
     """
 
     sweep: Sweep
@@ -51,7 +53,9 @@ class Transposed:
         self.deep = recur_extent([self.sweep.net.type_of(node.inputs[0])], node.attributes)
 
     def run(self) -> None:
-        """Makes the recurrence, and adds the cotangents that it gives."""
+        """Builds the adjoint recurrence, and adds the cotangents that it computes to those of the
+        operands.
+        """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
         for place, number in enumerate(recur.outputs):
@@ -80,9 +84,10 @@ class Transposed:
         self.give(inner, [*carried, *sums], after)
 
     def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
-        """Adds what the recurrence gives to the cotangents around it.
+        """Adds the results of the adjoint recurrence to the cotangents of the outer net.
 
-        remembered: the nodes of the body whose cotangents the memories are; after: those at the next step.
+        remembered: the nodes of the original body whose cotangents are the adjoint's memories. after: these
+        cotangents after a step.
         """
         sequences = [number for number in self.recur.sequences if number in inner.cotangents]
         handed = [inner.cotangents[number] for number in sequences]
@@ -98,14 +103,20 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """How both sides of a contract are encoded: as those of the recurrence's products are."""
+        """Returns the encoding of both sides of a contract, that of the recurrence's products; None for
+        none.
+        """
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Makes the recurrence; gives values of its body as they are at every step, by their numbers."""
+        """Adds the adjoint recurrence to the outer net; returns the values of its body at every step, by
+        node.
+
+        handed: values of the body that the outer net reads. after: the memories after a step.
+        """
         around = self.sweep.builder
         outside = {value.number: self.known(value.number) for value in handed}
         outputs = [number for number, known in outside.items() if known is None]
@@ -133,7 +144,7 @@ class Transposed:
         }
 
     def known(self, number: int) -> Value | None:
-        """A value of the body that is there outside at every step: one that came in."""
+        """Returns a value of the body as a value of the outer net, if it came in as an input; else None."""
         around = self.sweep.builder
         if number in self.sequences:
             return Value(around, self.sequences[number])
@@ -144,7 +155,9 @@ class Transposed:
     # ---- the inputs of the body
 
     def forward(self) -> Forward:
-        """The values of the step as the transposed one has them: given, or computed again."""
+        """Adds the original step's values to the adjoint's body: as inputs if they were saved, else computed
+        again.
+        """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
         place: dict[int, int] = {}
         for number in self.recur.sequences:
@@ -160,26 +173,30 @@ class Transposed:
         return Forward(dict(place)).copy(self.builder, self.body)
 
     def input(self, kind: dict[int, int], number: int, outer: int) -> int:
-        """A value of the step."""
+        """Adds an input for a value of the original step. kind: where to note it; outer: the value that it
+        reads.
+        """
         node = self.body.nodes[number]
         made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
         kind[made] = outer
         return made
 
     def cotangent(self, kind: dict[int, int], number: int, outer: int) -> Value:
-        """The cotangent of a value of the step that comes in."""
+        """Adds an input for the cotangent of a value of the step. kind: where to note it; outer: the value it
+        reads.
+        """
         node = self.body.nodes[number]
         made = self.builder.input(node.type.computed, f"d_{node.name or number}")
         kind[made] = outer
         return Value(self.builder, made)
 
     def zeros(self, type_: Type) -> int:
-        """Zeros around, of a type."""
+        """Adds zeros of a type to the outer net; returns their number."""
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)
 
 
 def plus(value: Value, other: Value | None) -> Value:
-    """The sum so far, and what a step adds to it."""
+    """Adds a step's contribution to a sum; None stands for no contribution."""
     return value if other is None else value + other

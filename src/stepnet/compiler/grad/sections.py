@@ -21,10 +21,10 @@ from stepnet.errors import InputError
 
 @dataclass(frozen=True)
 class Carried:
-    """A memory of a section.
+    """Memory that is carried through a section.
 
-    begins: the value of the whole net with which it begins; None for zeros.
-    ends: the value of the whole net that is its final value; None if it is not read.
+    begins: the value of the whole net with which it begins; None for zeros. ends: the value of the whole net
+    that is its final value; None if it is not read.
     """
 
     begins: int | None
@@ -33,14 +33,16 @@ class Carried:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a net. Its net takes the values that it reads and then the initial memories, and returns its
-    results and then the final memories.
+    """Section of a net, as a net of its own.
 
-    net: the net of the section.
-    reads, results: its inputs and results, as values of the whole net. A result per row is that of the last
+    Its net takes the values that it reads and then the initial memories, and returns its results and then the
+    final memories.
+
+    net: the net of the section. reads, results: its inputs and results, as values of the whole net. A result
+    per row is that of the last
         step, in the direction of the section.
-    memories: its memories; none for a section after all recurrences, which has no steps.
-    reverse: whether its recurrences run in reverse.
+    memories: its memories; none for a section after all recurrences, which has no steps. reverse: whether its
+    recurrences run in reverse.
     """
 
     net: Net
@@ -51,22 +53,22 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All values of the whole net that it reads, initial memories included."""
+        """All values of the whole net that the section reads, initial memories included."""
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The values of the whole net that its results are; None for a last memory that nobody reads."""
+        """The values of the whole net that the results are; None for a final memory that is not read."""
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All values of the whole net that it computes."""
+        """All values of the whole net that the section computes."""
         return tuple(number for number in self.gives if number is not None)
 
 
 def sections(net: Net) -> tuple[Section, ...]:
-    """The sections of a net, in the order they run.
+    """Cuts a net into sections, in the order they run, whose recurrences all run in one direction.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import Type
@@ -96,10 +98,10 @@ def sections(net: Net) -> tuple[Section, ...]:
 
 
 class Homes:
-    """The section of each node: the earliest that can compute it.
+    """The section of each node of a net: the earliest that can compute it.
 
-    reverse: the direction of each section.
-    count: the number of sections with recurrences; one more section computes values from last steps and final
+    reverse: the direction of each section. count: the number of sections with recurrences; one more section
+    computes values from last steps and final
         memories.
     """
 
@@ -118,7 +120,7 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """The section of a node, from those of its operands."""
+        """Determines the section of a node from the sections of its operands."""
         node = self.net.nodes[number]
         if node.operation == "result":
             return self.of[node.inputs[0]]
@@ -132,7 +134,7 @@ class Homes:
         return place
 
     def is_end(self, number: int) -> bool:
-        """Whether a value is known only after all steps of its section: that of a last step, or a final
+        """Tells whether a value is known only after all steps of its section: of a last step, or a final
         memory.
         """
         node = self.net.nodes[number]
@@ -149,7 +151,7 @@ class Homes:
             raise refused(node, f"the {what} over steps is known when all of them are")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Whether a section reads a value from an earlier section, or from outside."""
+        """Tells whether a section reads a value from an earlier section, or from outside."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -158,11 +160,10 @@ class Homes:
 
 @dataclass
 class Cut:
-    """The construction of one section.
+    """Construction of one section.
 
-    place: for each node, its copy.
-    reads: the copies that are inputs.
-    begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
+    place: for each node, its copy. reads: the copies that are inputs. begun, lasts: for each of `memories`,
+    the input with which a recurrence begins, and its final value.
     """
 
     net: Net
@@ -176,7 +177,7 @@ class Cut:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """The section with these results."""
+        """Makes the section with these results."""
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
                 made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
@@ -191,7 +192,7 @@ class Cut:
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """The nodes of the section, and what it reads."""
+        """Returns the nodes of the section, and the values that it reads."""
         needed: set[int] = set()
         waiting = list(wanted)
         while waiting:
@@ -203,7 +204,7 @@ class Cut:
         return needed
 
     def operands(self, number: int) -> list[int]:
-        """The operands of a node, without the initial memories of a recurrence."""
+        """Lists the operands of a node, without the initial memories of a recurrence."""
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
@@ -211,7 +212,7 @@ class Cut:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node; the initial memories of a recurrence become inputs, and its final memories
+        """Copies a node; a recurrence's initial memories become inputs of the section, and its final ones
         results.
         """
         node, builder = self.net.nodes[number], self.builder
@@ -242,7 +243,9 @@ class Cut:
         self.begun += begun
 
     def begins(self, number: int) -> int | None:
-        """The value that a memory begins with; None for zeros."""
+        """Returns the value that a memory begins with; None for zeros; raises `InputError` for computed
+        values.
+        """
         if self.homes.is_cut(number, self.number):
             return number
         node = self.net.nodes[number]
@@ -254,6 +257,6 @@ class Cut:
 
 
 def refused(node: Node, why: str) -> InputError:
-    """The error for a net that cannot be divided into sections."""
+    """Makes the error for a net that cannot be cut into sections."""
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

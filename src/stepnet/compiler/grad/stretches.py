@@ -24,7 +24,7 @@ class Stretch:
 
 
 def added(left: Value, right: Value) -> Value:
-    """The sum of two cotangents of one value: a concatenation if they are not both nonzero anywhere."""
+    """Adds two cotangents of one value: concatenates parts if nowhere both are nonzero."""
     builder = left.builder
     axes = [axis_of(builder, value.number) for value in (left, right)]
     if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
@@ -35,6 +35,7 @@ def added(left: Value, right: Value) -> Value:
     shape = list(left.type.shape)
 
     def made(stretch: Stretch) -> Value:
+        """Makes the value of one stretch."""
         shape[axes[0] or 0] = stretch.size
         return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
 
@@ -42,13 +43,13 @@ def added(left: Value, right: Value) -> Value:
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
-    """The axis of a concatenation; None for any other node."""
+    """Returns the axis of a concatenation; None for any other node."""
     node = builder.nodes[number]
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
-    """The stretches that a concatenation consists of."""
+    """Lists the stretches that a concatenation consists of."""
     parts = builder.nodes[number].inputs
     return [
         Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
@@ -57,7 +58,7 @@ def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Whether a node is constant zeros."""
+    """Tells whether a node is constant zeros."""
     node = builder.nodes[number]
     if node.operation == "expand":
         return is_zeros(builder, node.inputs[0])
@@ -65,7 +66,7 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
-    """The stretches of a sum if wherever one side has a node the other has zeros; else None.
+    """Returns the stretches of a sum if wherever one side has a node the other has zeros; else None.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
@@ -82,7 +83,9 @@ def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | No
 
 
 def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
-    """The stretches of the sum from left to right; None where both have numbers, or a node would be cut."""
+    """Yields the stretches of the sum from left to right; None where both have numbers, or a node would be
+    cut.
+    """
     left, right = left[::-1], right[::-1]
     while left and right:
         a, b = left.pop(), right.pop()

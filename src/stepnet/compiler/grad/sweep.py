@@ -20,15 +20,11 @@ from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
 
 @dataclass
 class Sweep:
-    """The cotangents of a net's values, accumulated in a reverse sweep.
+    """Reverse sweep over a net, which accumulates the cotangents of its values.
 
-    builder: the builder of the gradient net.
-    net: the net to be differentiated.
-    forward: the copies of its values in the gradient net.
-    transpose: the rule for recurrences.
-    inside: whether the net is a body.
-    cotangents: for each node, its cotangent so far.
-    totals: for a body, the sums for its parameters.
+    builder: the builder of the gradient net. net: the net to be differentiated. forward: the copies of its
+    values in the gradient net. transpose: the rule for recurrences. inside: whether the net is a body.
+    cotangents: for each node, its cotangent so far. totals: for a body, the sums for its parameters.
     """
 
     builder: Builder
@@ -40,7 +36,7 @@ class Sweep:
     totals: list[tuple[int, Total]] = field(default_factory=list[tuple[int, Total]])
 
     def value(self, number: int) -> Value:
-        """The copy of a value of the net."""
+        """Returns the copy, in the gradient net, of a value of the net."""
         return Value(self.builder, self.forward.place[number])
 
     def run(self) -> None:
@@ -84,7 +80,7 @@ class Sweep:
         self.cotangents[number] = cotangent if known is None else added(known, cotangent)
 
     def of_input(self, number: int) -> Value:
-        """The cotangent of an input, in its own dtype; zeros where no result needs it."""
+        """Returns the cotangent of an input, in its own dtype; zeros if no result depends on it."""
         type_ = self.net.type_of(number)
         if number in self.cotangents:
             return self.cotangents[number].cast(type_.dtype)
@@ -92,7 +88,7 @@ class Sweep:
         return Value(self.builder, zeros).like(type_.extent)
 
     def of_results(self, number: int) -> dict[int, Value]:
-        """The cotangents of a recurrence's results, by position."""
+        """Returns the cotangents of a recurrence's results, by position."""
         return {
             node.attributes["of"]: self.cotangents[one]
             for one, node in enumerate(self.net.nodes)
@@ -101,7 +97,9 @@ class Sweep:
 
 
 def fitted(value: Value, shape: tuple[int, ...]) -> Value:
-    """A cotangent in the shape of an operand: summed over the axes along which that was repeated."""
+    """Reduces a cotangent to the shape of an operand: sums over the axes along which the operand was
+    repeated.
+    """
     lead = value.rank - len(shape)
     wide = value.type.shape
     grown = [axis for axis, size in enumerate(shape) if size == 1 and wide[lead + axis] != 1]
@@ -110,7 +108,9 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """A sum whose operands a body can return as outputs; values of static sequences are reduced first."""
+    """Makes a sum whose operands a body can return as outputs: values of static sequences are reduced
+    first.
+    """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))
     return total

@@ -40,11 +40,11 @@ class Value:
         return len(self.type.shape)
 
     def constant(self, value: Any) -> "Value":
-        """A constant of its dtype."""
+        """Makes a constant of this value's dtype."""
         return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
-        """The result of an operation on this value and others."""
+        """Applies an operation to this value and others."""
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
         return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
@@ -73,59 +73,59 @@ class Value:
         return self.apply("negative")
 
     def where(self, chosen: "Value", other: "Value | float") -> "Value":
-        """`chosen` where this condition is true, and `other` elsewhere."""
+        """Selects `chosen` where this condition is true, and `other` elsewhere."""
         return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
 
     # ---- dtypes, shapes and extents
 
     def cast(self, dtype: str) -> "Value":
-        """The same numbers in another dtype."""
+        """Casts to another dtype."""
         return self if self.type.dtype == dtype else self.apply("cast", dtype=dtype)
 
     def reshape(self, *shape: int) -> "Value":
-        """The same numbers as features of another shape."""
+        """Reshapes the features."""
         return self if self.type.shape == shape else self.apply("reshape", rank=self.rank, shape=shape)
 
     def broadcast(self, *shape: int) -> "Value":
-        """The value broadcast to a shape."""
+        """Broadcasts the features to a shape."""
         return self if self.type.shape == shape else self.apply("broadcast", rank=self.rank, shape=shape)
 
     def at(self, extent: Extent) -> "Value":
-        """The value expanded to a deeper extent."""
+        """Expands the value to a deeper extent."""
         return self if self.type.extent == extent else self.apply("expand", extent=extent)
 
     def like(self, extent: Extent) -> "Value":
-        """The value at this extent: a constant is expanded, any other value is returned unchanged."""
+        """Brings the value to an extent: expands a constant, and returns any other value unchanged."""
         return self.at(extent) if self.type.extent == CONST else self
 
     @property
     def transposed(self) -> "Value":
-        """The last two feature axes exchanged."""
+        """The value with its last two feature axes exchanged."""
         axes = range(self.rank)
         return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
 
     def sum(self, *axes: int) -> "Value":
-        """The sum over these feature axes, counted from the end."""
+        """Sums over these feature axes, counted from the end."""
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":
-        """Part of one feature axis."""
+        """Takes part of one feature axis."""
         cuts = [(0, size, 1) for size in self.type.shape]
         cuts[axis] = (start, stop, stride)
         return self.apply("slice", slices=tuple(cuts))
 
     def take(self, axis: int, indices: tuple[int, ...]) -> "Value":
-        """The features at constant indices of one axis, counted from the end."""
+        """Takes the features at constant indices of one axis, counted from the end."""
         return self.apply("take", axis=axis, indices=indices)
 
     def zeros(self, *shape: int) -> "Value":
-        """Zeros of its dtype and at its extent."""
+        """Makes zeros of this value's dtype and extent."""
         return self.constant(np.zeros(shape)).like(self.type.extent)
 
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """The value reduced to an outer extent."""
+        """Reduces the value to an outer extent."""
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)
@@ -133,7 +133,7 @@ class Value:
 
 
 def joined(axis: int, *values: Value) -> Value:
-    """Features side by side along one axis, counted from the end."""
+    """Concatenates features along one axis, counted from the end."""
     if len(values) == 1:
         return values[0]
     return values[0].apply("concatenate", *values[1:], axis=axis)

@@ -28,7 +28,7 @@ def smallest_cut(
     sinks: Iterable[int],
     latest: bool = True,
 ) -> set[int]:
-    """The lightest set of values that contains a value of every path from a source to a sink.
+    """Returns the lightest set of values that contains a value of every path from a source to a sink.
 
     Among cuts of equal weight, `latest` selects the one nearest to the sinks; otherwise it is the one nearest
     to the sources.
@@ -46,6 +46,7 @@ def smallest_cut(
     left: dict[Side, dict[Side, float]] = {}
 
     def connect(a: Side, b: Side, weight: float) -> None:
+        """Adds an edge with a capacity, and its reverse without any."""
         left.setdefault(a, {})[b] = weight
         left.setdefault(b, {}).setdefault(a, 0)
 
@@ -73,8 +74,10 @@ def smallest_cut(
 
 
 def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """The edges of a shortest path from the sources to the sinks whose edges all have residual capacity;
-    empty if there is none.
+    """Finds a shortest path from the sources to the sinks along edges with residual capacity, as a list of
+    edges.
+
+    Returns an empty list if there is no path.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
@@ -93,8 +96,9 @@ def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side,
 
 
 def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """The sides reachable from `start` by edges with residual capacity; with `towards` false, those that
-    reach it.
+    """Returns the sides reachable from `start` along edges with residual capacity.
+
+    towards: if false, the sides from which `start` is reachable.
     """
     known = {start}
     waiting = [start]
@@ -113,5 +117,5 @@ EXPENSIVE = 10
 
 
 def is_expensive(node: Node) -> bool:
-    """Whether values of a node are too expensive to be computed twice: products, reductions and the like."""
+    """Tells whether a node's values cost too much to be computed twice: products, reductions and the like."""
     return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= EXPENSIVE

@@ -10,7 +10,7 @@ from stepnet.compiler.net.types import Literal, Type
 
 
 def digest(*values: Any) -> str:
-    """A digest of the values: 32 hexadecimal digits, equal for equal values.
+    """Computes a digest of values: 32 hexadecimal digits, equal for equal values.
 
     Nets, literals and dataclasses are digested by content, all other values by their `repr`, which must be
     complete.
@@ -28,14 +28,14 @@ def digest(*values: Any) -> str:
 
 
 def pieces(value: Any) -> list[bytes]:
-    """The bytes to be hashed for a value, as a list of parts."""
+    """Lists the bytes to be hashed for a value, in parts."""
     parts = list[bytes]()
     add_pieces(parts, value)
     return parts
 
 
 def add_pieces(parts: list[bytes], value: Any) -> None:
-    """Appends the bytes to be hashed for a value."""
+    """Appends the bytes to be hashed for a value to `parts`."""
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         parts.append(str(len(items)).encode())
@@ -57,15 +57,15 @@ def add_pieces(parts: list[bytes], value: Any) -> None:
 
 @lru_cache(1024)
 def pieces_of_type(type_: Type) -> tuple[bytes, ...]:
-    """The bytes to be hashed for a type; a net has few types, and each of them many times."""
+    """Returns the bytes to be hashed for a type; cached, as a net has few types, many times each."""
     return tuple(pieces(("Type", *(getattr(type_, name) for name in field_names(Type)))))
 
 
 @cache
 def field_names(kind: type) -> tuple[str, ...]:
-    """The names of the fields of a dataclass; of other types none.
+    """Returns the names of the fields of a dataclass; empty for other types.
 
-    The `repr` of a dataclass is not safe here: to stop recursion it marks the object while it runs, and an
-    interrupt at that moment leaves the mark. From then on the `repr` is "...".
+    The `repr` of a dataclass would not be safe here: to stop recursion it marks the object while it runs, and
+    an interrupt at that moment leaves the mark. From then on the `repr` is "...".
     """
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

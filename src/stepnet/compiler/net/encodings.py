@@ -26,11 +26,11 @@ MOST_TERMS = 2**17
 
 @dataclass(frozen=True)
 class Encoding:
-    """One way to encode weights.
+    """Encoding of weights in few bits, and the product of encoded sides.
 
-    bytes: the bytes of one encoded weight.
-    is_scaled: whether the codes come with scales, per column of the weights and per vector of the left side.
-    product: computes [..., k] @ [k, n] from sides that are not encoded yet.
+    bytes: the bytes of one encoded weight. is_scaled: whether the codes come with scales, per column of the
+    weights and per vector of the left side. product: encodes both sides, [..., k] and [k, n], and computes
+    their product.
     """
 
     bytes: int
@@ -39,12 +39,12 @@ class Encoding:
 
 
 def by_vector(left: Array, right: Array) -> Array:
-    """The product of each vector [k] of the left with [k, n], one vector at a time."""
+    """Multiplies each vector [k] of the left side with [k, n], one vector at a time."""
     return np.matmul(left[..., None, :], right)[..., 0, :]
 
 
 def rounded(values: Array) -> Array:
-    """The values rounded to bfloat16, in their original dtype.
+    """Rounds values to bfloat16, and returns them in their original dtype.
 
     >>> rounded(np.array([1.0, 1.001, 1.006]))
     array([1.       , 1.       , 1.0078125])
@@ -53,8 +53,8 @@ def rounded(values: Array) -> Array:
 
 
 def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
-    """The values as integers from -127 to 127 times a scale: the integers, and one scale per vector along
-    `axis`.
+    """Encodes values as integers from -127 to 127 times a scale; returns the integers, and one scale per
+    vector along `axis`.
 
     Where a vector contains NaN or infinity its scale is NaN and its integers are 0.
 
@@ -71,12 +71,12 @@ def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
 
 
 def product_of_rounded(left: Array, right: Array) -> Array:
-    """The product of both sides rounded to bfloat16."""
+    """Computes the product of both sides rounded to bfloat16."""
     return by_vector(rounded(left), rounded(right))
 
 
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
-    """The product of both sides encoded as int8; float64 sums the integer products exactly."""
+    """Computes the product of both sides encoded as int8; float64 sums the integer products exactly."""
     (p, a), (q, b) = whole_numbers(left, -1), whole_numbers(right, 0)
     sums = by_vector(p.astype(np.float64), q.astype(np.float64))
     return sums.astype(left.dtype) * a * b[0]

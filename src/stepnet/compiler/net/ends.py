@@ -42,7 +42,7 @@ class Ends:
 
     @classmethod
     def of(cls, net: Net) -> "Ends":
-        """The ends of a net."""
+        """Sorts a net's inputs and results by kind."""
         begins = {
             number
             for node in net.nodes

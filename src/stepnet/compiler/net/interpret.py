@@ -29,12 +29,11 @@ RunBody = Callable[[Sequence[Buffer], "Segments", Array], list[Buffer]]
 
 @dataclass(frozen=True)
 class Segments:
-    """The numbers of rows, steps and deeper entries.
+    """Numbers of rows, steps and deeper entries of a call.
 
-    rows: the number of rows.
-    offsets: the offsets of each ragged axis, outermost first.
-    begun: for each row, the number of its steps that ran in earlier calls; None for zeros.
-    beside: the offsets of static sequences, by the name of their axis.
+    rows: the number of rows. offsets: the offsets of each ragged axis, outermost first. begun: for each row,
+    the number of its steps that ran in earlier calls; None for zeros. beside: the offsets of static
+    sequences, by the name of their axis.
     """
 
     rows: int
@@ -43,18 +42,21 @@ class Segments:
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
-        """The number of values of an extent."""
+        """Returns the number of entries that a value of an extent has."""
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
-        """The offsets of the innermost axis of an extent."""
+        """Returns the offsets of the innermost axis of an extent."""
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
 def interpret(
     net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
 ) -> list[Array]:
-    """The results of a net; arrays: its inputs, in order."""
+    """Computes the results of a net with NumPy.
+
+    arrays: the inputs of the net, in order. index: for each row, the index of the step, if the net reads it.
+    """
     inputs = dict(zip(net.inputs, arrays, strict=True))
     values: list[Any] = []
     with np.errstate(all="ignore"):
@@ -73,7 +75,9 @@ def interpret(
 
 
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
-    """The values of nodes, and those of the nodes `numbers` that are computed from them, in order."""
+    """Computes the nodes `numbers`, in order, from known values of other nodes; returns all values by
+    node.
+    """
     known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
     with np.errstate(all="ignore"):
         for number in numbers:
@@ -83,7 +87,7 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """The value of an operation that does not cross extents: its NumPy meaning, applied to the operands."""
+    """Computes an operation that does not cross extents: applies its NumPy meaning to the operands."""
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:
@@ -91,7 +95,7 @@ def within(node: Node, operands: list[Array]) -> Any:
 
 
 def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
-    """A result with its full leading axis, even if it is the same in every row."""
+    """Gives a result its full leading axis: constants in rows and in steps are repeated."""
     type_ = net.nodes[number].type
     shape = (segments.count(type_.extent), *type_.shape)
     if type_.extent == CONST:
@@ -100,12 +104,12 @@ def materialised(net: Net, number: int, value: Array, segments: Segments) -> Arr
 
 
 def widened(net: Net) -> Net:
-    """The net with float64 in place of float32: the reference for float32 results."""
+    """Replaces float32 by float64 in a net: the result is the reference for float32 results."""
     return with_attributes(net, wide)
 
 
 def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
-    """The net with `change` applied to every attribute of its nodes, and of those of bodies."""
+    """Applies `change` to every attribute of a net's nodes, and of the nodes of bodies in it."""
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
@@ -119,7 +123,7 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
 
 
 def wide(value: Any) -> Any:
-    """An attribute with float32 replaced by float64."""
+    """Replaces float32 by float64 in one attribute."""
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:
@@ -131,7 +135,7 @@ def wide(value: Any) -> Any:
 
 
 def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, memory: Memory = HOST) -> Buffer:
-    """The value of each entry, repeated for all inner entries."""
+    """Computes `expand`: repeats the value of each entry for all its inner entries."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
         return at_ends(node, value, segments, memory)
@@ -144,7 +148,7 @@ def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, mem
 
 
 def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Buffer:
-    """The value of each entry at its first or last inner entry, zeros at the others."""
+    """Computes `expand` with `how`: each value at its first or last inner entry, zeros at the others."""
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
@@ -156,7 +160,7 @@ def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Bu
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
-    """The reduction over the inner entries of each entry; zeros if there are none."""
+    """Computes `reduce`: the reduction over the inner entries of each entry; zeros if there are none."""
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
     if len(type_.extent) == 1:
@@ -170,7 +174,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
-    """The sum over all vectors of all elements of the outer products."""
+    """Computes `contract`: the sum over all entries of the outer products of their vectors."""
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
         left, right = rounded(left), rounded(right)
@@ -178,20 +182,22 @@ def contract(net: Net, node: Node, operands: list[Array], segments: Segments) ->
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
-    """One of several results."""
+    """Computes `result`: takes one of a node's several results."""
     return operands[0][node.attributes["of"]]
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
-    """A recurrence, its body interpreted."""
+    """Computes `recur`: a recurrence whose body is interpreted."""
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
 def by_steps(
     net: Net, node: Node, operands: list[Buffer], segments: Segments, run: RunBody, memory: Memory = HOST
 ) -> tuple[Buffer, ...]:
-    """The results of a recurrence; `run` computes the body's results at a step, for the rows that have that
-    step.
+    """Computes a recurrence step by step in Python.
+
+    run: computes the results of the body at one step, for the rows that have this step. Returns the outputs
+    at every step, then the final memories.
     """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
@@ -228,7 +234,10 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: Segments, rows: Array, memory: Memory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """The operands of some rows that do not change from step to step, and the offsets of static sequences."""
+    """Selects the operands of some rows, those that do not change from step to step.
+
+    Returns the selected operands, and the offsets of the rows' static sequences by axis.
+    """
     selected = [
         array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))
         for array, type_ in zip(arrays, types, strict=True)
@@ -237,7 +246,9 @@ def of_rows(
 
 
 def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
-    """The indices of the values of some rows: one per row, or all those of the row's static sequence."""
+    """Returns the indices of the values of some rows: one per row, or all entries of the row's static
+    sequence.
+    """
     if not is_static_extent(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]
@@ -245,7 +256,10 @@ def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
 
 
 def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
-    """The places of the steps `at` and of their inner entries, level by level, and the offsets of these."""
+    """Finds the steps `at` and their inner entries.
+
+    Returns their indices, level by level, and the offsets of the selected inner entries at each level.
+    """
     places: list[Array] = [at]
     inside: list[Array] = []
     for level in offsets:

@@ -71,7 +71,7 @@ class Node:
 
     @property
     def row(self) -> Operation:
-        """The operation's row of the table."""
+        """The operation's row of the table of operations."""
         return OPERATIONS[self.operation]
 
     @property
@@ -81,13 +81,13 @@ class Node:
 
     @property
     def is_view(self) -> bool:
-        """Whether the node is a view of one other node, so that nothing is computed for it."""
+        """Tells whether the node is a view of one other node, so that nothing is computed for it."""
         return self.kind == "view" and len(self.inputs) == 1
 
 
 @dataclass(frozen=True)
 class Net:
-    """Nodes in topological order, with the numbers of the inputs and of the results."""
+    """Graph of typed operations: nodes in topological order, with the numbers of its inputs and results."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -108,7 +108,7 @@ class Net:
         return self.nodes[number].type
 
     def users(self) -> list[list[int]]:
-        """For each node, the numbers of the nodes that read it."""
+        """Lists, for each node, the numbers of the nodes that read it."""
         users: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for operand in node.inputs:
@@ -117,7 +117,7 @@ class Net:
 
 
 def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
-    """A net from parts that are known to be valid, made without the check."""
+    """Makes a net from parts that are known to be valid, without the check."""
     net = object.__new__(Net)
     vars(net).update(nodes=nodes, inputs=inputs, results=results)
     return net
@@ -148,7 +148,9 @@ def types_of(
     inputs: tuple[int, ...],
     attributes: Mapping[str, Any],
 ) -> tuple[Type, ...]:
-    """The types of an operation's results for these operands; raises `NetError` if it cannot take them."""
+    """Determines the types of an operation's results from its operands; raises `NetError` if it cannot take
+    them.
+    """
     if operation == "result":
         operands = list(nodes[inputs[0]].types)
     else:
@@ -157,10 +159,10 @@ def types_of(
 
 
 class Builder:
-    """Makes a net node by node. Equal nodes are made once.
+    """Builder that makes a net node by node. Equal nodes are made once.
 
-    around: the builder of the outer net, if its values may be used in this one.
-    is_model: whether the net is a whole model, in which recurrences begin with zeros by default.
+    around: the builder of the outer net, if its values may be used in this one. is_model: whether the net is
+    a whole model, in which recurrences begin with zeros by default.
     """
 
     def __init__(self, is_model: bool = False) -> None:
@@ -171,11 +173,11 @@ class Builder:
         self._listed = 0  # how many nodes are in `_known`; nodes that were kept are listed when one is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """The number of the node that applies `operation`."""
+        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number."""
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
-        """The number of a node with these parts: an equal node if there is one, else a new one."""
+        """Returns the number of a node with these parts: an equal node if there is one, else a new one."""
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
         for kept in range(self._listed, len(self.nodes)):
@@ -189,20 +191,20 @@ class Builder:
         return number
 
     def input(self, type_: Type, name: str) -> int:
-        """The number of a new input."""
+        """Adds an input, and returns its number."""
         return self.add("input", name=name, type=type_)
 
     def constant(self, value: Any, name: str = "") -> int:
-        """The number of a constant array. name: its name, if it becomes a parameter later."""
+        """Adds a constant array, and returns its number. name: its name, if it becomes a parameter later."""
         return self.add("constant", name=name, value=Literal(value))
 
     def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
-        """The number of a copy of a node on other operands, with some attributes changed."""
+        """Adds a copy of a node on other operands, with some attributes changed, and returns its number."""
         pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """The number of a node of another net, copied without a check.
+        """Adds a node of another net without a check, and returns its number.
 
         Its operands must have the same numbers here, and no node made so far may be equal to it.
         """
@@ -214,20 +216,20 @@ class Builder:
         return self.nodes[number].type
 
     def is_inside(self, other: "Builder") -> bool:
-        """Whether the other builder makes a net around this one's, at any depth."""
+        """Tells whether the other builder makes a net around this one's, at any depth."""
         return self.around is not None and (self.around is other or self.around.is_inside(other))
 
     def captured(self, other: "Builder", number: int) -> int:
-        """The number in this net of a value of the outer net."""
+        """Returns the number in this net of a value of the outer net; here raises `NetError`."""
         raise NetError("this net cannot use values of another net")
 
     def net(self, results: Iterable[int]) -> Net:
-        """The net with these results and all inputs made so far, without nodes that no result needs."""
+        """Makes the net with these results and all inputs made so far, without nodes that no result needs."""
         return without_unused(tuple(self.nodes), tuple(results))
 
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
-    """The net of the nodes that the results need, and of all inputs.
+    """Makes the net of the nodes that the results need, and of all inputs.
 
     The nodes come from a checked net or a builder, so their types are not checked again.
     """
@@ -246,7 +248,7 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
-    """The net of some results, with these nodes as inputs in this order.
+    """Makes the net of some results, with these nodes as inputs in this order.
 
     Raises `NetError` if the results need another input.
     """
@@ -262,7 +264,7 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
 
 
 def all_nodes(net: Net) -> Iterator[Node]:
-    """The nodes of a net and of the bodies in it."""
+    """Yields the nodes of a net, and those of all bodies in it."""
     for node in net.nodes:
         yield node
         for _, value in node.pairs:
@@ -271,7 +273,7 @@ def all_nodes(net: Net) -> Iterator[Node]:
 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
-    """The nodes that these depend on, themselves included."""
+    """Returns the nodes that these nodes depend on, themselves included."""
     reached = set(numbers)
     for number in reversed(range(len(nodes))):
         if number in reached:
@@ -311,7 +313,7 @@ class Recur:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
-        """The recurrence of a node with these attributes."""
+        """Makes the recurrence of a node from its attributes."""
         return cls(
             attributes["body"],
             attributes["sequences"],
@@ -356,17 +358,17 @@ class Recur:
     # ---- entries in the order of operands or results
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """A list with an entry per operand, divided by kind."""
+        """Divides a list with an entry per operand by kind of operand."""
         return self.order.operands_by_kind(operands)
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """A list with an entry per result, divided by kind."""
+        """Divides a list with an entry per result by kind of result."""
         return self.order.results_by_kind(results)
 
     # ---- nodes
 
     def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
-        """The number of a new node with this recurrence."""
+        """Adds a node with this recurrence to a net, and returns its number."""
         further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
         further |= {"precision": self.precision} if self.precision else {}
         return builder.add(
@@ -382,7 +384,7 @@ class Recur:
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """The numbers of the results of a new node with this recurrence, by kind."""
+        """Adds a node with this recurrence to a net, and returns the numbers of its results by kind."""
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

@@ -21,30 +21,33 @@ Buffer = Any
 
 
 class Memory(Protocol):
-    """The memory of a target. The first axis of a buffer counts rows."""
+    """Memory of a target: how arrays get there and back, and how rows move there.
+
+    The first axis of a buffer counts rows.
+    """
 
     def put(self, array: Array) -> Buffer:
-        """A buffer with the contents of an array on the host."""
+        """Makes a buffer with the contents of an array on the host."""
         ...
 
     def get(self, buffer: Buffer) -> Array:
-        """An array on the host with the contents of a buffer."""
+        """Makes an array on the host with the contents of a buffer."""
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
-        """A new buffer of zeros."""
+        """Makes a buffer of zeros."""
         ...
 
     def copy(self, buffer: Buffer) -> Buffer:
-        """A new buffer with the contents of another one."""
+        """Makes a buffer with the contents of another one."""
         ...
 
     def contiguous(self, buffer: Buffer) -> Buffer:
-        """The buffer, or a copy of it, whose rows lie one after the other."""
+        """Returns the buffer, or a copy of it, with its rows one after the other."""
         ...
 
     def take(self, buffer: Buffer, places: Array) -> Buffer:
-        """The rows at `places`, in this order."""
+        """Makes a buffer of the rows at `places`, in this order."""
         ...
 
     def write(self, buffer: Buffer, places: Array, rows: Buffer) -> None:
@@ -52,44 +55,44 @@ class Memory(Protocol):
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
-        """Row i, `counts[i]` times, for each row in order."""
+        """Makes a buffer with row i `counts[i]` times, for each row in order."""
         ...
 
     def rows(self, buffer: Buffer, count: int) -> Buffer:
-        """The whole buffer as one row, `count` times."""
+        """Makes a buffer of `count` rows, each of which is the whole given buffer."""
         ...
 
     def reduce(self, how: str, buffer: Buffer, offsets: Array) -> Buffer:
-        """The "sum", "mean" or "max" over the rows of each sequence; zeros for an empty sequence."""
+        """Makes a buffer of the "sum", "mean" or "max" over each sequence's rows; zeros for empty ones."""
         ...
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """NumPy arrays."""
+    """Memory of the CPU: buffers are NumPy arrays."""
 
     def put(self, array: Array) -> Array:
-        """The array itself."""
+        """Returns the array itself."""
         return array
 
     def get(self, buffer: Array) -> Array:
-        """The array itself."""
+        """Returns the array itself."""
         return buffer
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of zeros."""
+        """Makes an array of zeros."""
         return np.zeros(shape, dtype)
 
     def copy(self, buffer: Array) -> Array:
-        """A copy."""
+        """Copies an array."""
         return np.array(buffer)
 
     def contiguous(self, buffer: Array) -> Array:
-        """The array, or a C-contiguous copy."""
+        """Returns the array, or a C-contiguous copy."""
         return np.ascontiguousarray(buffer)
 
     def take(self, buffer: Array, places: Array) -> Array:
-        """The rows at `places`."""
+        """Copies the rows at `places`."""
         return buffer[places]
 
     def write(self, buffer: Array, places: Array, rows: Array) -> None:
@@ -97,15 +100,15 @@ class HostMemory:
         buffer[places] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:
-        """Row i, `counts[i]` times."""
+        """Repeats row i `counts[i]` times."""
         return np.repeat(buffer, counts, axis=0)
 
     def rows(self, buffer: Array, count: int) -> Array:
-        """A view with the array in each of `count` rows."""
+        """Makes a view of `count` rows, each of which is the whole array."""
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
-        """The reduction over each sequence."""
+        """Computes the reduction over the rows of each sequence."""
         return REDUCTIONS[how](buffer, offsets)
 
 

@@ -22,8 +22,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of the table: an operation's name, kind, meaning in NumPy, type rule, and cost per element in
-    flops.
+    """Row of the table of operations: name, kind, meaning in NumPy, type rule, and flops per element.
 
     Kinds: `pointwise` (elementwise), `view` (features rearranged, nothing computed), `reduce` (over feature
     axes), `scan` (prefix sums and products along a feature axis), `matmul`, `gather`, `source` (without

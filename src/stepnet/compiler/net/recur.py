@@ -42,11 +42,11 @@ class Order:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Order":
-        """The order of a node with these attributes."""
+        """Reads the order from the attributes of a `recur` node."""
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """A list with an entry per operand, divided by kind."""
+        """Divides a list with an entry per operand by kind of operand."""
         first = self.sequence_count + self.memory_count
         return OperandsByKind(
             list(operands[: self.sequence_count]),
@@ -55,6 +55,6 @@ class Order:
         )
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """A list with an entry per result, divided by kind."""
+        """Divides a list with an entry per result by kind of result."""
         first = len(results) - self.memory_count
         return ResultsByKind(list(results[:first]), list(results[first:]))

@@ -16,29 +16,34 @@ Array = np.ndarray
 
 
 def segment_sum(values: Array, offsets: Array) -> Array:
-    """The sum over each sequence; zeros for an empty one."""
+    """Computes the sum over each sequence; zeros for an empty one. offsets: of the sequences."""
     return by_segment(np.add, values, offsets)
 
 
 def segment_mean(values: Array, offsets: Array) -> Array:
-    """The mean over each sequence; zeros for an empty one."""
+    """Computes the mean over each sequence; zeros for an empty one. offsets: of the sequences."""
     return mean_of(segment_sum(values, offsets), offsets)
 
 
 def mean_of(sums: Array, offsets: Array) -> Array:
-    """The mean over each sequence, from the sum over it; zeros for an empty one."""
+    """Divides sums over sequences by the sequences' lengths, at least 1; offsets: where each begins and
+    ends.
+    """
     lengths = np.maximum(np.diff(offsets), 1)
     lengths = lengths.astype(sums.dtype) if kind_of_dtype(sums.dtype) == "float" else lengths
     return sums / lengths.reshape(-1, *[1] * (sums.ndim - 1))
 
 
 def segment_max(values: Array, offsets: Array) -> Array:
-    """The largest of each sequence; zeros for an empty one."""
+    """Computes the maximum over each sequence; zeros for an empty one. offsets: of the sequences."""
     return by_segment(np.maximum, values, offsets)
 
 
 def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
-    """A binary ufunc reduced over the values of each sequence; zeros for an empty one."""
+    """Reduces the values of each sequence by a binary ufunc; zeros for an empty one.
+
+    offsets: where each sequence begins and ends.
+    """
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):
         return function.reduceat(values, offsets[:-1], axis=0)

@@ -9,7 +9,7 @@ ROUNDINGS = 16
 
 
 def tolerance(dtype: Any, length: int = 1, width: int = 1, roundings: int = ROUNDINGS) -> float:
-    """The largest error that rounding explains, relative to max(1, |exact|).
+    """Returns the largest error that rounding explains, relative to max(1, |exact|).
 
     It is 16 eps sqrt(length + width). The rounding errors of a sum of `width` products, and of `length` steps
     of a recurrence that forgets, grow like a random walk. The factor 16 covers the functions of a step. Two

@@ -19,7 +19,7 @@ chain of additions."""
 
 
 def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
-    """The sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
+    """Computes the sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
 
     weights: the encoding of both sides (`stepnet.compiler.net.encodings`): "bfloat16", or None for none.
 
@@ -38,7 +38,7 @@ def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
 
 
 def total(how: str, values: Array) -> Array:
-    """The reduction over all rows; zeros if there are none.
+    """Reduces values over all rows; zeros if there are none.
 
     >>> total("max", np.array([[1.0, 5.0], [3.0, 4.0]])).tolist(), total("sum", np.zeros((0, 1))).tolist()
     ([3.0, 5.0], [0.0])
@@ -47,7 +47,7 @@ def total(how: str, values: Array) -> Array:
 
 
 def total_of(node: Node, operands: list[Array]) -> Array:
-    """The value of a node of extent const that is computed from the values of all rows."""
+    """Computes a node of extent const whose operands have values for all rows."""
     with np.errstate(all="ignore"):
         if node.operation == "contract":
             return contract(*operands, **node.attributes)

@@ -25,7 +25,7 @@ KEPT = 1024
 
 
 def with_cache(rule: TypeRule) -> TypeRule:
-    """The type rule with a cache: for rules that call NumPy, which every pass calls with the same arguments.
+    """Adds a cache to a type rule that calls NumPy; every pass calls the rules with the same arguments.
 
     The key contains the types of the attributes' numbers, as exponents 2 and 2.0 are equal but give different
     dtypes.
@@ -44,7 +44,7 @@ def with_cache(rule: TypeRule) -> TypeRule:
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
-    """The type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
+    """Makes the type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -68,7 +68,9 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
-    """The type rule of an operation within elements: it applies the operation's meaning to zero rows."""
+    """Makes the type rule of an operation within elements: applies the operation's meaning to arrays of zero
+    rows.
+    """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -85,7 +87,7 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The operand in another dtype; only floats can be cast to a storage dtype."""
+    """Type rule of cast: the operand in another dtype; only floats can be cast to a storage dtype."""
     operand, dtype = operands[0], str(attributes["dtype"])
     result = Type(operand.extent, operand.shape, dtype)
     if DTYPES[dtype].is_stored and not operand.is_float:
@@ -94,7 +96,7 @@ def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, 
 
 
 def computing(rule: TypeRule) -> TypeRule:
-    """A type rule that also refuses operands of storage dtypes, for operations that compute."""
+    """Makes a type rule that also refuses operands of storage dtypes, for operations that compute."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         for operand in operands:
@@ -110,7 +112,7 @@ def computing(rule: TypeRule) -> TypeRule:
 
 @with_cache
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """[..., k] with a constant [k, n] gives [..., n]."""
+    """Type rule of matmul: [..., k] with a constant [k, n] gives [..., n]."""
     left, right = operands
     if right.extent != CONST:
         raise NetError("the right side of a matmul must be a parameter")
@@ -124,7 +126,10 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """For each sum of products, the type of every `matmul` in it. lefts: the number of left sides."""
+    """Type rule of products: each sum of products has the type of every `matmul` in it.
+
+    The attribute `lefts` is the number of left sides.
+    """
     lefts: int = attributes["lefts"]
     sides, rights = operands[:lefts], operands[lefts:]
     if not sides or not rights or len(rights) % lefts:
@@ -137,7 +142,9 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """A constant [n, ...] with integers [...] gives [..., ...]."""
+    """Type rule of gather: a constant [n, features...] with integers [places...] gives [places...,
+    features...].
+    """
     table, index = operands
     if table.extent != CONST or not table.shape:
         raise NetError("gather takes rows of a parameter with at least one axis")
@@ -147,7 +154,9 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Integers [...] with values [..., ...] of the same extent give a constant [rows, ...]."""
+    """Type rule of scatter: integers [...] with values [..., features...] give a constant [rows,
+    features...].
+    """
     index, values = operands
     leading = values.shape[: len(index.shape)]
     if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
@@ -156,30 +165,31 @@ def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The type of the array itself."""
+    """Type rule of constant: the type of the array."""
     value = attributes["value"].value
     return (Type(CONST, value.shape, value.dtype.name),)
 
 
 def input_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The declared type."""
+    """Type rule of input: the declared type."""
     return (attributes["type"],)
 
 
 def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The index of the step: an integer per row."""
+    """Type rule of index, the index of the step: an integer per row."""
     return (Type(ROWS, (), "int64"),)
 
 
 def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """One of several results of a node; the operands are the types of all of them."""
+    """Type rule of result: the type of one of a node's results; the operands are the types of all of them."""
     of: int = attributes["of"]
     return (operands[of],)
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The operand's element at a deeper extent, where each value is repeated. With `how` it is written only
-    to the first or last step of each sequence, and the others are zeros.
+    """Type rule of expand: the operand's features at a deeper extent, where each value is repeated.
+
+    With `how` a value is only written to the first or last step of each sequence, and other steps are zeros.
     """
     extent, operand = attributes["extent"], operands[0]
     if (how := attributes.get("how")) not in (None, *ENDS) or (
@@ -194,7 +204,7 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The operand's element at the extent without its innermost axis."""
+    """Type rule of reduce: the operand's features at the extent without its innermost axis."""
     if not operands[0].extent:
         raise NetError("reduce takes a value with one entry per row or per step, not a constant")
     if attributes["how"] not in REDUCTIONS:
@@ -207,7 +217,7 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """[..., k] and [..., n] of one extent give a constant [k, n], summed over all vectors of all elements."""
+    """Type rule of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
     left, right = operands
     alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
     if not alike or not left.extent or not left.shape or not right.shape:
@@ -219,7 +229,7 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The outputs of the body at every step, then the final value of each memory.
+    """Type rule of recur: the outputs of the body at every step, then the final value of each memory.
 
     A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
     step outside.
@@ -259,12 +269,12 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """The extent of the values of a recurrence that are per step."""
+    """Determines the extent of a recurrence's values per step, from the types of its operands."""
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
     return operands[0].extent[: len(operands[0].extent) - inner]
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """The outer extent of a value of the body; deep: the outer extent of the body's rows."""
+    """Returns the outer extent of a value of the body; deep: the outer extent of the body's rows."""
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

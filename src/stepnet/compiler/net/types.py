@@ -68,12 +68,12 @@ class Type:
 
     @property
     def is_float(self) -> bool:
-        """Whether the dtype is a floating-point one."""
+        """Tells whether the dtype is a floating-point one."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
     def computed(self) -> "Type":
-        """The same type with its compute dtype.
+        """The type with its compute dtype.
 
         >>> print(Type(ROWS, (64,), "bfloat16").computed)
         rows f32[64]
@@ -81,7 +81,7 @@ class Type:
         return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
 
     def at(self, extent: Extent) -> "Type":
-        """The same type with another extent."""
+        """Makes the type with another extent."""
         return Type(extent, self.shape, self.dtype)
 
 
@@ -110,26 +110,26 @@ class Literal:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The array, contiguous and in native byte order, copied only if necessary."""
+    """Returns the array, contiguous and in native byte order, copied only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """A read-only copy, contiguous and in native byte order."""
+    """Makes a read-only copy, contiguous and in native byte order."""
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
 
 
 def extent_of(depth: int) -> Extent:
-    """The extent with this number of axes; raises `NetError` if it is too large."""
+    """Returns the extent with this number of axes; raises `NetError` if it is too large."""
     if depth > len(AXES):
         raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
 
 
 def is_static_extent(extent: Extent) -> bool:
-    """Whether an extent is that of a static sequence.
+    """Tells whether an extent is that of a static sequence.
 
     >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
     (True, False)
@@ -138,17 +138,17 @@ def is_static_extent(extent: Extent) -> bool:
 
 
 def extent_text(extent: Extent) -> str:
-    """The extent as text: const, rows, rows/steps."""
+    """Writes an extent as text: const, rows, rows/steps."""
     return "/".join(extent) or "const"
 
 
 def hash_text(data: bytes) -> str:
-    """A hash of bytes: eight hexadecimal digits."""
+    """Computes a short hash of bytes: eight hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """The extent that all values other than constants share; raises `NetError` if they differ."""
+    """Returns the extent that all values other than constants share; raises `NetError` if they differ."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
         listed = ", ".join(sorted(map(extent_text, extents)))

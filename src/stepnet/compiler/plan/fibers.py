@@ -64,14 +64,16 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """The number of units of a node that is cut into fibers, or reduces them; None for any other."""
+        """Returns the number of units of a node that is cut into fibers, or reduces them; None for any other
+        node.
+        """
         if number in self.places:
             return self.places[number].shape[1]
         return self.sums.get(number)
 
     def first_places(self, units: int) -> list[Array]:
-        """For values that are not cut into this number of fibers: the indices that the first element of each
-        fiber reads, [units].
+        """Lists, for values not cut into this number of fibers, the indices [units] that each fiber's first
+        element reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
@@ -86,15 +88,15 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Whether each element of a node reads an element of the same unit of an operand, and of the same
-        depth if the operand is cut into fibers.
+        """Tells whether each element of a node reads an element of an operand with the same unit, and the
+        same depth if the operand is cut into fibers. Cached.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """The answer of `along`, computed."""
+        """Computes the answer of `along`."""
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
@@ -109,30 +111,30 @@ class Fibers:
 
 
 def summed(net: Net, number: int) -> Array:
-    """The indices of the elements that a reduction combines, [depth, units]."""
+    """Returns the indices of the elements that a reduction combines, as [depth, units]."""
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
     return places if node.attributes["axes"] == (-2,) else places.T
 
 
 def places_read(net: Net, operand: int, node: Node) -> Array:
-    """For each element of a node, laid flat, the index of the operand's element that it reads."""
+    """Returns, for each element of a node (flattened), the index of the operand's element that it reads."""
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
 def lie_along(places: Array) -> bool:
-    """Whether the elements of neighbouring units are contiguous at every depth; places: [depth, units]."""
+    """Tells whether elements of neighbouring units are contiguous at every depth; places: [depth, units]."""
     return bool(np.all(np.diff(places, axis=1) == 1))
 
 
 def lie_near(places: Array) -> bool:
-    """Whether most neighbouring units read the same element or neighbouring elements."""
+    """Tells whether most neighbouring units read the same element or neighbouring ones."""
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
 
 def is_permutation(places: Array, size: int) -> bool:
-    """Whether the places are a permutation of 0, ..., size - 1."""
+    """Tells whether the places are a permutation of 0, ..., size - 1."""
     if places.size != size:
         return False
     is_there = np.zeros(size, bool)
@@ -141,7 +143,8 @@ def is_permutation(places: Array, size: int) -> bool:
 
 
 def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
-    """The fibers of a step: of its memories that are matrices, of statics, and of values computed from them.
+    """Finds the fibers of a step: of its memories that are matrices, of statics, and of values computed from
+    them.
 
     following: for each memory, the node of its next value. statics: the inputs with one value per row.
     """
@@ -161,10 +164,9 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
 
 @dataclass
 class Search:
-    """The search for groups of matrices of a step whose fibers agree.
+    """Search for groups of matrices of a step whose fibers agree.
 
-    following: for each memory, the node of its next value.
-    statics: the inputs with one value per row.
+    following: for each memory, the node of its next value. statics: the inputs with one value per row.
     """
 
     net: Net
@@ -176,7 +178,7 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """The reductions of a matrix over one axis whose results have at least `FEWEST_UNITS` units."""
+        """Lists the reductions of a matrix over one axis whose results have at least `FEWEST_UNITS` units."""
         return [
             number
             for number, node in enumerate(self.net.nodes)
@@ -187,8 +189,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """The group of nodes that share fibers with the operand of a reduction; None if their fibers disagree
-        or do not pay.
+        """Finds the nodes that share fibers with the operand of a reduction; None if their fibers disagree or
+        do not pay.
         """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
@@ -218,7 +220,7 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Whether neighbouring units would read distant elements of a value as large as the group.
+        """Tells whether neighbouring units would read distant elements of a value as large as the group.
 
         Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
         """
@@ -234,8 +236,10 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Whether a group without a memory should have fibers: it is much larger than the values that it is
-        computed from, other than statics of its size that are stored in the order in which they are read.
+        """Tells whether a group without a memory should have fibers.
+
+        It should if it is much larger than the values that it is computed from, apart from statics of its
+        size that are stored in the order in which they are read.
         """
         net, size = self.net, max(places.size for places in group.values())
         read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
@@ -251,8 +255,10 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """The fibers of a static that only matrices with agreeing fibers read, each element once; None for
-        other statics. places: the fibers of these matrices.
+        """Returns the fibers of a static that only matrices with agreeing fibers read, each element once;
+        None for others.
+
+        places: the fibers of these matrices.
         """
         size, own = self.net.type_of(static).size, list[Array]()
         for reader, operand in self.readers(static):
@@ -267,13 +273,13 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Whether a value is a result, or is read (through views) by a node that is not pointwise."""
+        """Tells whether a value is a result, or is read (through views) by a node that is not pointwise."""
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Whether a node may be cut into fibers: a pointwise node, or a memory that a pointwise node
+        """Tells whether a node may be cut into fibers: a pointwise node, or a memory that a pointwise node
         computes.
         """
         if number in self.following:
@@ -283,8 +289,10 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
-        """The nodes that must have fibers if this node has, with their places: operands and readers that
-        correspond to it element by element, and the next or previous value of a memory.
+        """Yields the nodes that must have fibers if this node has, with their places.
+
+        These are operands and readers that correspond to it element by element, and the next or previous
+        value of a memory.
         """
         net, size = self.net, self.net.type_of(number).size
         if number in self.following:
@@ -306,8 +314,8 @@ class Search:
                 yield reader, inverse[places]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """The pointwise nodes that read a value, directly or through views, each with the operand that it
-        reads.
+        """Yields the pointwise nodes that read a value, directly or through views, each with the operand that
+        it reads.
         """
         for user in self.users[number]:
             node = self.net.nodes[user]

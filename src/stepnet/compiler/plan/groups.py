@@ -12,13 +12,13 @@ from stepnet.compiler.plan.totals import totals_by_recurrence
 
 @dataclass(frozen=True)
 class Groups:
-    """The nodes of a net that have no part of their own, as the parts of other nodes compute them.
+    """Nodes of a net that have no part of their own in a schedule, because the parts of other nodes compute
+    them.
 
-    once: constants that are known when parameters are bound.
-    through: expansions whose readers read the unexpanded value, so that no array is written.
-    sums: reductions over steps that are accumulated step by step where the values are computed.
-    zeros: initial memories that are zeros.
-    ends: for recurrences of which only the last outputs are read: for each output, the node of its last
+    once: constants that are known when parameters are bound. through: expansions whose readers read the
+    unexpanded value, so that no array is written. sums: reductions over steps that are accumulated step by
+    step where the values are computed. zeros: initial memories that are zeros. ends: for recurrences of which
+    only the last outputs are read: for each output, the node of its last
         value.
     totals: for each recurrence, the totals of its results that its part computes.
     """
@@ -32,32 +32,32 @@ class Groups:
 
     @classmethod
     def of(cls, net: Net) -> "Groups":
-        """The groups of a net."""
+        """Finds the groups of a net."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
 
     @property
     def without_part(self) -> set[int]:
-        """The nodes that have no part of their own: other parts compute them, or they are constant."""
+        """All nodes that have no part of their own: other parts compute them, or they are constant."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members
 
 
 def has_inner(body: Net) -> bool:
-    """Whether a step reads inner sequences or static sequences."""
+    """Tells whether a step reads inner sequences or static sequences."""
     types = [type_ for node in body.nodes for type_ in node.types]
     return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 def is_plain(node: Node) -> bool:
-    """Whether a node works on values of a single extent."""
+    """Tells whether a node works on values of a single extent."""
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """For each result of a recurrence the node that reads it; -1 for a result that is not read."""
+    """Returns, for each result of a recurrence, the node that reads it; -1 for a result that is not read."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -66,14 +66,15 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 
 
 def repeated(net: Net) -> set[int]:
-    """The expansions to steps that need no array, because their readers can read the value of the sequence
-    instead.
+    """Finds the expansions to steps that need no array, because their readers can read the value of the
+    sequence.
 
     Each such reader has another operand that changes from step to step.
     """
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
+        """Tells whether a reader has another operand that changes from step to step."""
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -93,7 +94,7 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """The sums over the steps of each sequence that are accumulated while the values are computed."""
+    """Finds the sums over the steps of each sequence that are accumulated while the values are computed."""
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -107,9 +108,10 @@ def summed(net: Net) -> set[int]:
 
 
 def zeros(net: Net, flat: set[int]) -> set[int]:
-    """The zeros per row that are read only as initial memories of flat recurrences."""
+    """Finds the zeros per row that are read only as initial memories of flat recurrences."""
 
     def is_memory(number: int, user: int) -> bool:
+        """Tells whether a node reads the value only as an initial memory of a flat recurrence."""
         inputs = net.nodes[user].inputs
         begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
         return inputs.count(number) == begins.count(number)
@@ -127,8 +129,8 @@ def zeros(net: Net, flat: set[int]) -> set[int]:
 
 
 def ended(net: Net) -> dict[int, dict[int, int]]:
-    """The recurrences whose outputs are read only at the last step: for each output, the node of its last
-    value.
+    """Finds the recurrences whose outputs are read only at the last step: for each output, the node of its
+    last value.
 
     The last step is the one that runs last: for a reverse recurrence, the first step of a sequence.
     """
@@ -154,7 +156,7 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 
 def flat_recurrences(net: Net) -> set[int]:
-    """The recurrences over the steps of the net's sequences whose bodies have no inner or static
+    """Finds the recurrences over the steps of the net's sequences whose bodies have no inner or static
     sequences.
     """
     return {
@@ -167,10 +169,10 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """For each node, the index of the wave in which it runs: plain nodes of one extent run together, all
-    others alone.
+    """Returns, for each node, the index of the wave in which it runs.
 
-    A recurrence whose part computes totals also waits for the other operands of these.
+    Plain nodes of one extent run together, all others alone. A recurrence whose part computes totals also
+    waits for the other operands of these.
     """
     levels: list[int] = []
     for number, node in enumerate(net.nodes):

@@ -14,8 +14,10 @@ from stepnet.compiler.net.types import ROWS, STEPS, Extent, extent_text
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
-    """The reason why a recurrence over steps with inner sequences runs part by part; None if it runs as a
-    whole.
+    """Returns the reason why a recurrence over steps with inner sequences runs part by part; None if it runs
+    as a whole.
+
+    extent: the extent of its steps.
     """
     recur: Recur = node.recur
     body = recur.body

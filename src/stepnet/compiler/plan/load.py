@@ -24,7 +24,8 @@ OVERLAP = 4
 
 
 def overlapped(computing: float, reading: float) -> float:
-    """Seconds for both at the same time: as long as the longer one, and longer where they are about equal.
+    """Combines the times of computing and reading, done at once: the longer one, and more if both are about
+    equal.
 
     >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
     (True, True)
@@ -34,13 +35,13 @@ def overlapped(computing: float, reading: float) -> float:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of a machine, for one of its threads. Times are in seconds, and rates per second.
+    """Measured facts of a machine, for one of its threads. Times are in seconds, and rates per second.
 
-    caches: bytes of the caches of the first, second and third level. The third is one for all cores.
-    reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
-    times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
-    besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
-    thread that is awake, and to wait for it. block: what a block of a wavefront takes besides its steps.
+    caches: bytes of the caches of the first, second and third level. All cores share the third. reads: bytes
+    of parameters that are read from each of these, and from memory. rate: bytes of parameters times rows that
+    are multiplied, in tiles of many rows. flops: elementwise operations. step: the time of a step besides its
+    work. barrier: the time until two threads have waited for each other. handover: the time to hand work to a
+    thread that is awake, and to wait for it. block: the time of a block of a wavefront besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -55,7 +56,7 @@ class Machine:
     block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
-        """Seconds to read parameters of so many bytes, as each step does."""
+        """Estimates the seconds that each step takes to read `size` bytes of parameters."""
         seconds, left = 0.0, 1.0
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
             # A cache that is too small by a little has lost much of the parameters by the next step: other
@@ -68,11 +69,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Products:
-    """Rows times parameters, in tiles.
+    """Work of products of rows with parameters, in tiles.
 
-    weights: bytes of the parameters. blocks: how many unit blocks there are. grain: in how many of them they
-    are shared between threads. costs: what it takes to compute 0, 1, ... rows, in rows of a large tile; there
-    is one for each number of rows up to twice those of a large tile.
+    weights: bytes of the parameters. blocks: the number of unit blocks. grain: the number of unit blocks that
+    threads share as one. costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of
+    a large tile.
     """
 
     weights: int
@@ -81,26 +82,27 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """What so many rows cost; those beyond the table are in large tiles."""
+        """Returns the cost of a number of rows; rows beyond the table are in large tiles."""
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """How many unit blocks the thread with most of them has."""
+        """Returns the number of unit blocks of the thread that has most of them."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
-        """For so many rows; reading: seconds for each byte of parameters."""
+        """Estimates the seconds for a number of rows; reading: seconds for each byte of parameters."""
         own = self.weights * self.largest(threads) / self.blocks
         return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage does on each row.
+    """Work of a stage on each row.
 
-    products: its products. flops: its elementwise operations. waits: how often threads that share it wait for
-    one another. blocks: the unit blocks of elementwise work that they share by unit besides, loop by loop.
+    products: its products. flops: its elementwise operations. waits: the number of barriers between threads
+    that share it. blocks: the unit blocks of elementwise work that threads share by unit besides, loop by
+    loop.
     """
 
     products: tuple[Products, ...]
@@ -110,11 +112,11 @@ class Stage:
 
     @property
     def weights(self) -> int:
-        """Bytes of all parameters."""
+        """Bytes of the parameters of all products."""
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
-        """For so many rows at once, shared by so many threads."""
+        """Estimates the seconds for a number of rows at once, shared by a number of threads."""
         own = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
         reading = machine.reading(own) / own if own else 0.0
         seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
@@ -123,10 +125,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class WordWork:
-    """What a step does on each word of a row: on each step of an inner sequence, along one axis.
+    """Work of a step on each word of a row, that is, on each step of an inner sequence, along one axis.
 
-    stage: its work, where a row's words are one thread's. read: the bytes of the values that are read for a
-    word. steps: the work of inner recurrences, whose steps all rows take together and threads share.
+    stage: the work of which one thread computes all words of a row. read: the bytes of the values that are
+    read for a word. steps: the work of inner recurrences, whose steps all rows take together and threads
+    share.
     """
 
     stage: Stage
@@ -134,7 +137,7 @@ class WordWork:
     steps: Stage
 
     def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
-        """For so many rows of so many words each, shared by so many threads.
+        """Estimates the seconds for a number of rows of `words` words each, shared by a number of threads.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
@@ -148,10 +151,11 @@ class WordWork:
 
 
 class Size(NamedTuple):
-    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all.
+    """Size of a call: the number of sequences that have steps, the steps of the longest one, and those of
+    all.
 
-    words: for each axis of inner sequences that a step reads, how many words a row has in the mean; () where
-    they are not known.
+    words: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
+    unknown.
     """
 
     filled: int
@@ -168,9 +172,10 @@ WORDS = 32
 
 @dataclass(frozen=True)
 class Load:
-    """What a recurrence does at each step of its loop, and for each step besides.
+    """Work of a recurrence, for estimates of time.
 
-    words: what a step does on inner sequences, by axis.
+    loop: the work at each step of its loop. others: the work for each step besides. words: the work on inner
+    sequences, by axis.
     """
 
     loop: Stage
@@ -178,9 +183,10 @@ class Load:
     words: tuple[WordWork, ...] = ()
 
     def seconds(self, size: Size, sets: int, together: int, machine: Machine, block: int = 0) -> float:
-        """For a call on `sets` threads with own sequences, or `together` threads that share steps.
+        """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
+        threads that share each step.
 
-        block: in so many steps at a time; 0 for as many as there is room for.
+        block: the number of steps that run at a time; 0 for as many as there is room for.
         """
         if not size.steps:
             return 0.0

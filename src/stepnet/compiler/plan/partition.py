@@ -36,9 +36,11 @@ How = Literal["alone", "rows", "units"]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to share a call, and the seconds it is estimated to take.
+    """One way to share a call between threads, and its estimated seconds.
 
-    blocks: of a call shared by units, the unit blocks of the thread that has most of them, in each product.
+    how: "alone" (one thread), "rows" (threads have sequences of their own) or "units" (threads share each
+    step). blocks: for "units", the unit blocks of the thread that has most of them, in each product. waits:
+    for "units", the number of barriers per step.
     """
 
     how: How
@@ -49,12 +51,12 @@ class Way:
 
     @property
     def sets(self) -> int:
-        """How many threads have sequences of their own."""
+        """Number of threads that have sequences of their own."""
         return self.threads if self.how == "rows" else 1
 
     @property
     def together(self) -> int:
-        """How many threads share each step."""
+        """Number of threads that share each step."""
         return self.threads if self.how == "units" else 1
 
     def __str__(self) -> str:
@@ -69,7 +71,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Partition:
-    """How a call is shared, and all ways that were weighed.
+    """Decision how a call is shared between threads, and all ways that were weighed.
 
     >>> size = Size(filled=1, longest=10, steps=10)
     >>> print(Partition(Way("alone", 1, 4e-6), (Way("alone", 1, 4e-6), Way("units", 2, 5e-6, (8,), 1))))
@@ -91,7 +93,7 @@ class Partition:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as text, with two digits.
+    """Writes seconds as text, with two digits.
 
     >>> duration(41.4e-6), duration(3.14159e-3), duration(2)
     ('41 us', '3.1 ms', '2.0 s')
@@ -103,14 +105,14 @@ def duration(seconds: float) -> str:
 
 
 def partition(load: Load, size: Size, most: int, machine: Machine) -> Partition:
-    """How a call of a recurrence is shared between at most so many threads."""
+    """Decides how at most `most` threads share a call of a recurrence."""
     ways = tuple(ways_of(load, size, most, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
 
 
 def ways_of(load: Load, size: Size, most: int, machine: Machine) -> Iterator[Way]:
-    """The ways to share a call: one thread first."""
+    """Yields the ways to share a call between at most `most` threads, one thread first."""
     yield Way("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in counts(most):
         if threads <= size.filled:
@@ -123,7 +125,7 @@ def ways_of(load: Load, size: Size, most: int, machine: Machine) -> Iterator[Way
 
 
 def counts(most: int) -> list[int]:
-    """How many threads are weighed: powers of two, and all of them.
+    """Lists the numbers of threads that are weighed: powers of two below `most`, and `most` itself.
 
     >>> counts(1), counts(2), counts(6)
     ([], [2], [2, 4, 6])
@@ -133,11 +135,12 @@ def counts(most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """Whether recurrences that do not depend on each other run at the same time, or one after the other.
+    """Decision whether recurrences that do not depend on each other run at the same time, or one after the
+    other.
 
-    order: their places in the order in which threads take them, the longest first; None where they run one
-    after the other. ways: how each is shared in the way that was chosen. seconds: at the same time. in_turn:
-    one after the other.
+    order: their positions in the order in which threads take them, the longest first; None if they run one
+    after the other. ways: how each recurrence is shared in the way that was chosen. seconds: the estimated
+    time if they run at the same time. in_turn: the estimated time if they run one after the other.
     """
 
     order: tuple[int, ...] | None
@@ -157,7 +160,7 @@ class AtOnce:
 
 
 def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Machine) -> AtOnce:
-    """Whether several recurrences run at the same time on at most so many threads."""
+    """Decides whether several recurrences run at the same time, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
     in_turn = sum(way.seconds for way in parts)
     each = max(1, most // len(loads))
@@ -174,10 +177,12 @@ def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Ma
 
 @dataclass(frozen=True)
 class Wavefront:
-    """How the layers of a stack run: in groups one after the other, those of a group at the same time.
+    """Decision how the layers of a stack run: in groups one after the other, the layers of a group at the
+    same time.
 
-    groups: how many layers each has, and in how many steps at a time its layers follow one another; 0 where
-    it is a single one. ways: how each layer is shared. seconds: of all groups. in_turn: layer after layer.
+    groups: for each group, the number of its layers, and the number of steps by which they follow one
+    another; 0 for a single layer. ways: how each layer is shared. seconds: the estimated time of all groups.
+    in_turn: the estimated time layer after layer.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -203,7 +208,7 @@ BLOCKS = 4, 8, 16, 32, 64
 
 
 def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
-    """How layers, each of which reads the outputs of the one before, run on at most so many threads."""
+    """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load in loads]
     # The best way to run the layers from each one on.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
@@ -229,9 +234,12 @@ def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) ->
 
 
 def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[float, int]:
-    """Seconds that layers take which follow one another, each on a thread, and the steps of a block."""
+    """Estimates layers that follow one another, each on a thread of its own; returns the seconds, and steps
+    per block.
+    """
 
     def seconds(block: int) -> float:
+        """Estimates the seconds with blocks of this many steps."""
         blocks = max(1, ceil(size.longest / block))
         each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
         # The longest works all the time; the others add a block at its begin or its end.
@@ -241,6 +249,6 @@ def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[floa
 
 
 def by_rows(load: Load, size: Size, threads: int, machine: Machine) -> Way:
-    """A call on threads that others do not share, each with sequences of its own."""
+    """Estimates a call on threads that each have sequences of their own."""
     sets = max(1, min(threads, size.filled))
     return Way("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

@@ -15,13 +15,13 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Whether a node is a result of a recurrence."""
+    """Tells whether a node is a result of a recurrence."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """The nodes of each phase. Views and inputs are in no phase, as nothing is computed for them.
+    """Divides nodes into phases, in order. Views and inputs are in no phase, as nothing is computed for them.
 
     fibers: for a step, the fibers of the matrices that it carries.
     """
@@ -31,7 +31,7 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """The phase of each node, with work on matrices in as few phases as possible.
+    """Assigns each node a phase, with work on matrices in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
@@ -49,8 +49,8 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
-    """The phase of each node, such that no node is torn (see `torn_nodes`). first: the earliest phase of some
-    nodes.
+    """Assigns each node a phase, such that no node is torn (see `torn_nodes`). first: the earliest phase of
+    some nodes.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
@@ -61,7 +61,7 @@ def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[
 def phase_of_each(
     fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
 ) -> dict[int, int]:
-    """The phase of each node. later: nodes that start a phase after all that they read."""
+    """Assigns each node a phase. later: nodes that start a phase after all that they read."""
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
     for number in numbers:
@@ -82,8 +82,7 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """The phases, with pointwise nodes moved to the phase of their readers if they read no value of their own
-    phase.
+    """Moves pointwise nodes to the phase of their readers, if they read no value of their own phase.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -113,7 +112,7 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """The nodes that read, within their own phase, a value that another thread may compute."""
+    """Returns the nodes that read, within their own phase, a value that another thread may compute."""
     net, shared = fibers.net, sharing(fibers, phase)
     return {
         number
@@ -127,13 +126,15 @@ def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
 
 
 def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
-    """How threads divide each node of a phase. Products, and pointwise nodes of their size, are divided by
-    unit. Fibers, and pointwise nodes with their number of units, are divided by unit too, but at other
-    boundaries. All other nodes are divided by row.
+    """Makes a function that tells how threads divide each node of a phase.
+
+    Products, and pointwise nodes of their size, are divided by unit. Fibers, and pointwise nodes with their
+    number of units, are divided by unit too, but at other boundaries. All other nodes are divided by row.
     """
     net, none = fibers.net, ("rows", 0)
 
     def size_of(number: int) -> tuple[int, object, int]:
+        """Returns phase, extent and size of a node: nodes for which these are equal can be divided alike."""
         type_ = net.nodes[number].types[0]
         return phase[number], type_.extent, type_.size
 
@@ -141,6 +142,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
 
     def shared(number: int) -> tuple[str, int]:
+        """Returns the way in which a node is divided, and its number of units."""
         node, units = net.nodes[number], fibers.units(number)
         if units is not None:
             return "fibers", units
@@ -154,7 +156,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
 
 
 def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
-    """Whether each unit of a one-phase step depends only on the memories of the same unit.
+    """Tells whether each unit of a one-phase step depends only on the memories of the same unit.
 
     If so, threads that divide the units need not wait for each other between steps. memories: for each
     memory, the node of its next value.
@@ -173,8 +175,9 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Whether a node may run in the phase of the value that it reads. Reductions over sequences, expansions
-    to sequences and inner recurrences end their phase.
+    """Tells whether a node may run in the phase of the value that it reads.
+
+    Reductions over sequences, expansions to sequences and inner recurrences end their phase.
     """
     net = fibers.net
     root, _ = view_chain(net, operand)

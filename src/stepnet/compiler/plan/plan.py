@@ -37,14 +37,12 @@ known."""
 
 @dataclass(frozen=True)
 class Plan:
-    """The net before and after the passes, and the nodes that each stage computes.
+    """Plan of a recurrence: the net before and after the passes, and the nodes that each stage computes.
 
-    traced: the net as traced.
-    net: the net after all passes; all node numbers refer to it.
-    ends: the inputs and results of both nets, by kind.
-    recur: the node of the recurrence.
-    once, total: the nodes of these stages.
-    sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are nodes of
+    traced: the net as traced. net: the net after all passes; all node numbers refer to it. ends: the inputs
+    and results of both nets, by kind. recur: the node of the recurrence. once, total: the nodes of these
+    stages. sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are
+    nodes of
         the body.
     reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
     """
@@ -74,11 +72,11 @@ class Plan:
 
     @property
     def reverse(self) -> bool:
-        """Whether each sequence runs from its last step to its first."""
+        """Tells whether each sequence runs from its last step to its first."""
         return self.recurrence.recur.reverse
 
     def turned(self, traced: Net) -> "Plan":
-        """The plan of a net that equals this one's but for its direction."""
+        """Makes the plan of a net that equals this plan's net but for its direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
 
@@ -89,12 +87,12 @@ class Plan:
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Whether each unit of the memories is independent of all other units, at every step."""
+        """Tells whether each unit of the memories is independent of all other units, at every step."""
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
     def key(self) -> str:
-        """A digest of the computation, the same for plans that differ only in their direction."""
+        """A digest of the computation; equal for plans that differ only in their direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
 
@@ -105,7 +103,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
-        """Each stage's name, net and phases, in the order they run."""
+        """Lists each stage's name, net and phases, in the order they run."""
         return (
             ("sequence", self.net, self.sequence),
             ("before", self.net, self.before),
@@ -117,7 +115,7 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """For each memory the node of its final value; None if it is not read."""
+        """Lists, for each memory, the node of its final value; None if it is not read."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
         places = range(len(self.recurrence.types))
@@ -129,12 +127,14 @@ class Plan:
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
     def results(self, places: tuple[int, ...]) -> list[int]:
-        """The nodes of the results at these places."""
+        """Lists the nodes of the results at these places."""
         return [self.net.results[place] for place in places]
 
 
 def plan(traced: Net) -> Plan:
-    """The plan of a net with one recurrence."""
+    """Makes the plan of a net with one recurrence; raises `NetError` if one pass over the steps is not
+    enough.
+    """
     net = optimised(traced)
     loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(loops) != 1:
@@ -172,23 +172,24 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """The fibers of the matrices that a recurrence carries, and of other large matrices in its step."""
+    """Finds the fibers of the matrices that a recurrence carries, and of other large matrices in its step."""
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
     return fibers(recur.body, carried(recurrence), statics)
 
 
 def carried(recurrence: Node) -> dict[int, int]:
-    """For each memory of a step the node that computes its next value."""
+    """Returns, for each memory of a step, the node that computes its next value."""
     recur = recurrence.recur
     following = (reshaped(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))
 
 
 def directed(net: Net, reverse: bool) -> Net:
-    """The net with all of its recurrences in the same direction."""
+    """Turns all recurrences of a net to the same direction."""
 
     def node_in_direction(node: Node) -> Node:
+        """Turns one recurrence; returns other nodes unchanged."""
         pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
         return node if pairs == node.pairs else replace(node, pairs=pairs)
 
@@ -196,13 +197,15 @@ def directed(net: Net, reverse: bool) -> Net:
 
 
 class Plans:
-    """A cache of plans: nets that differ only in their direction are planned once."""
+    """Cache of plans: nets that differ only in their direction are planned once."""
 
     def __init__(self) -> None:
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
-        """The plan of a net. No pass and no phase depends on the direction."""
+        """Returns the plan of a net. No pass and no phase depends on the direction, so it is planned forward
+        and turned.
+        """
         forward = directed(traced, reverse=False)
         key = forward, tuple(node.source for node in all_nodes(forward))
         if key not in self.known:
@@ -211,7 +214,7 @@ class Plans:
 
 
 def stage(node: Node, known: When) -> str:
-    """The stage in which a node is computed, by its extent and by when it is known."""
+    """Returns the stage in which a node is computed, by its extent and the time at which it is known."""
     extent = node.types[0].extent
     if extent not in STAGES:
         raise NetError(
@@ -241,7 +244,7 @@ def check_one_pass(net: Net, known: list[When]) -> None:
 
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
-    """The latest time at which an operand may become known for a node to be computed in its stage."""
+    """Returns the latest time at which an operand may become known for a node to be computed in its stage."""
     if node.operation == "recur":
         return When.BEFORE
     if extent == CONST:
@@ -251,11 +254,11 @@ def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
 
 
 def picks(net: Net, number: int, recur: int) -> bool:
-    """Whether a node is a `result` of the recurrence."""
+    """Tells whether a node is a `result` of the recurrence."""
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
 
 
 def is_of_steps(net: Net, number: int) -> bool:
-    """Whether a node computes one value of a row from the values of all its steps."""
+    """Tells whether a node computes one value of a row from the values of all its steps."""
     node = net.nodes[number]
     return node.operation == "reduce" and node.type.extent == ROWS

@@ -31,7 +31,7 @@ Array = np.ndarray
 
 
 def is_nested(net: Net) -> bool:
-    """Whether a net has inner sequences, in values or in steps.
+    """Tells whether a net has inner sequences, in values or in steps.
 
     >>> builder = Builder()
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
@@ -44,19 +44,15 @@ def is_nested(net: Net) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a schedule. Values are numbers of nodes of the net.
+    """Part of a schedule. Values are numbers of nodes of the net.
 
-    kind: "recurrence", "plain", "across", "total" or "loop".
-    reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
-    results: the values that it computes; -1 stands for a result that is not read.
-    extent: the extent of its values per step.
-    plan: what an engine runs; None for a part that NumPy runs.
-    memories, statics: the number of each among `reads`.
-    parameters: the constants that it reads.
-    node: the recurrence, if the part has one.
-    inner: for a loop, the schedule of one step.
-    last_only: whether the outputs of a recurrence are those of the last step only.
-    is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
+    kind: "recurrence", "plain", "across", "total" or "loop". reads: the values that it reads: sequences,
+    initial memories, statics; -1 stands for zeros. results: the values that it computes; -1 stands for a
+    result that is not read. extent: the extent of its values per step. plan: the plan that an engine runs;
+    None for a part that NumPy runs. memories, statics: the number of each among `reads`. parameters: the
+    constants that it reads. node: the recurrence, if the part has one. inner: for a loop, the schedule of one
+    step. last_only: whether the outputs of a recurrence are those of the last step only. is_bound_per_call:
+    whether some parameters are totals that other parts compute, so that it is bound in
         each call.
     """
 
@@ -76,10 +72,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of a net in the order they run, computed at first use: an engine may not need them.
+    """Schedule of a net: its parts in the order they run, computed at first use, as an engine may not need
+    them.
 
-    traced: the net as traced.
-    moved: the net after `lift`, if that pass has run already.
+    traced: the net as traced. moved: the net after `lift`, if that pass has run already.
     """
 
     traced: Net
@@ -87,14 +83,12 @@ class Schedule:
 
     @computed_once
     def cut(self) -> "Cut":
-        """The net of which there are parts, and the parts."""
+        """The net that is cut into parts, and the parts."""
         return cut_of(self.traced, self.moved)
 
     @property
     def net(self) -> Net:
-        """The net to whose nodes the parts refer; its inputs and results have the order of those of the
-        traced net.
-        """
+        """The net to whose nodes the parts refer; inputs and results are in the order of the traced net."""
         return self.cut[0]
 
     @property
@@ -110,7 +104,7 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """The plans of all parts, those inside loops included."""
+        """Yields the plans of all parts, those inside loops included."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
@@ -122,7 +116,10 @@ Cut = tuple[Net, tuple[Part, ...]]
 
 
 def cut_of(traced: Net, moved: Net | None) -> Cut:
-    """The net that is divided into parts, and the parts. The arguments are those of `Schedule`."""
+    """Cuts a net into parts; returns the net to which they refer, and the parts.
+
+    The arguments are those of `Schedule`.
+    """
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
         return traced, (whole_part(single),)
@@ -131,12 +128,14 @@ def cut_of(traced: Net, moved: Net | None) -> Cut:
 
 
 def schedule(net: Net) -> Schedule:
-    """The schedule of a net: one part if a single plan is enough, else several."""
+    """Makes the schedule of a net: one part if a single plan is enough, else several."""
     return Schedule(net)
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """The plan of a net with one recurrence; None if the net needs more than one pass over the steps."""
+    """Makes the plan of a net with one recurrence; None if the net needs more than one pass over the
+    steps.
+    """
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -146,7 +145,7 @@ def plan_of_all(net: Net) -> Plan | None:
 
 
 def whole_part(single: Plan) -> Part:
-    """The only part of a net that a single plan runs."""
+    """Makes the only part of a net that a single plan runs."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[place] for place in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
@@ -155,7 +154,7 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net) -> tuple[Part, ...]:
-    """The parts of a net, in the order they run."""
+    """Cuts a net into parts, in the order they run."""
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
@@ -175,7 +174,7 @@ def parts_of(net: Net) -> tuple[Part, ...]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """The constants that a part is bound to."""
+    """Returns the constants that a part is bound to."""
     if part.plan is None and part.inner is None:
         return set()
     return {
@@ -184,7 +183,7 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
-    """The part for these nodes."""
+    """Makes the part that computes these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
@@ -203,7 +202,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
 
 
 class Inside:
-    """A net built from nodes of another net, with the constants that they need.
+    """Builder of a part's net from nodes of the whole net, with the constants that they need.
 
     Constants that are known when parameters are bound are computed in the new net. A total that another part
     computes becomes a parameter of it.
@@ -215,12 +214,12 @@ class Inside:
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """A new input."""
+        """Adds an input for a node; returns its number."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """The number of a node in the new net. A constant that is not there yet is built from its
+        """Returns the number of a node in the new net; a constant that is not there yet is built from its
         operands.
         """
         if number not in self.place:
@@ -232,7 +231,7 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Builds totals in the new net, and returns the values per step that became inputs for them."""
+        """Builds totals in the new net; returns the values per step that became inputs for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -245,7 +244,7 @@ class Inside:
 
 
 def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """The part for nodes without a recurrence: a recurrence without memory with one step per value.
+    """Makes the part for nodes without a recurrence: a recurrence without memory with one step per value.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
     sequences: the values per sequence are statics, and the sums are memories.
@@ -300,14 +299,14 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
 
 
 def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """The net of one recurrence, with all of its results."""
+    """Makes the net of one recurrence, with all of its results."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
-    """The part for a recurrence over flat sequences, with only the outputs that are read, and totals of its
-    results.
+    """Makes the part for a recurrence over flat sequences, with only the outputs that are read, and totals of
+    its results.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -356,14 +355,14 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Totals in the order of a net's results: those with one value per row first, then those over all
-    rows.
-    """
+    """Sorts totals in the order of a net's results: those per row first, then those over all rows."""
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
 def loop(net: Net, number: int, extent: Extent) -> Part:
-    """The part for a recurrence that runs step by step, because an inner recurrence needs its memory."""
+    """Makes the part for a recurrence that runs step by step, because an inner recurrence needs its
+    memory.
+    """
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

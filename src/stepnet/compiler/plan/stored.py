@@ -31,11 +31,11 @@ MOST_BYTES = 2**20
 
 
 class KeptSchedule(Schedule):
-    """A schedule whose parts are read from disk at first use, or computed and stored there."""
+    """Schedule whose parts are read from disk at first use, or computed and stored there."""
 
     @computed_once
     def cut(self) -> Cut:
-        """The net of which there are parts, and the parts."""
+        """The net that is cut into parts, and the parts."""
         key = key_of(self.traced)
         if key is None:
             return cut_of(self.traced, None)
@@ -51,7 +51,7 @@ class KeptSchedule(Schedule):
 
 
 def key_of(traced: Net) -> str | None:
-    """The key of a net's schedule in the cache; None if it is not to be stored."""
+    """Computes the key of a net's schedule in the cache; None if it is not to be stored."""
     if not store.is_used() or bytes_of(traced) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
@@ -62,13 +62,13 @@ def key_of(traced: Net) -> str | None:
 
 
 def bytes_of(net: Net) -> int:
-    """The bytes of the arrays in a net."""
+    """Counts the bytes of the arrays in a net."""
     values = (value for node in all_nodes(net) for _, value in node.pairs)
     return sum(value.value.nbytes for value in values if isinstance(value, Literal))
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
-    """The cache entry for the parts of a net."""
+    """Makes the cache entry for the parts of a net."""
     net, parts = cut
     inner = [part.inner for part in parts]
     return {
@@ -81,7 +81,7 @@ def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
 
 
 def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
-    """The parts of a net from their cache entry."""
+    """Restores the parts of a net from their cache entry."""
     parts = list[Part]()
     for part, key, inner in zip(entry["parts"], entry["keys"], entry["inner"], strict=True):
         plan, own = part.plan, None

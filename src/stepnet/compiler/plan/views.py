@@ -9,9 +9,7 @@ from stepnet.compiler.plan.passes.rewrite import view_chain
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each element of a pointwise result reads the element at the same flat index of the operand's
-    source.
-    """
+    """Tells whether each element of a pointwise result reads the same flat index of the operand's source."""
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -21,7 +19,7 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """For each element of a view, its flat index in the source, found by applying the view to an array of
+    """Returns, for each element of a view, its flat index in the source: applies the view to an array of
     indices.
     """
     root, chain = view_chain(net, number)
@@ -33,7 +31,7 @@ def view_places(net: Net, number: int) -> np.ndarray:
 
 
 def reshaped(net: Net, number: int) -> int:
-    """The source of a view that only reshapes it, so that the elements keep their order; any other node
+    """Returns the source of a view that only reshapes it, so that elements keep their order; else the node
     itself.
     """
     root, chain = view_chain(net, number)

@@ -21,7 +21,7 @@ Waves = tuple[tuple[int, ...], ...]
 
 
 def waves_of(parts: Sequence[Part]) -> Waves:
-    """The positions of parts by wave: each part reads only results of earlier waves."""
+    """Sorts parts into waves: each part reads only results of earlier waves. Returns positions by wave."""
     made: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
@@ -32,8 +32,9 @@ def waves_of(parts: Sequence[Part]) -> Waves:
 
 
 def lines_of(parts: Sequence[Part]) -> Waves:
-    """The positions of recurrences by line, in order. Each is the only part of its wave, so nothing else runs
-    between them.
+    """Finds lines of recurrences, and returns their positions by line, in order.
+
+    Each is the only part of its wave, so nothing else runs between them.
     """
     lines: list[tuple[int, ...]] = []
     line: tuple[int, ...] = ()
@@ -48,8 +49,10 @@ def lines_of(parts: Sequence[Part]) -> Waves:
 
 
 def follows(part: Part, ahead: Part) -> bool:
-    """Whether a recurrence can run some steps behind another. Both run in the same direction over the same
-    sequences, and of the other's results it reads only outputs, each at its own step.
+    """Tells whether a recurrence can run some steps behind another one.
+
+    It can if both run in the same direction over the same sequences, and it reads only outputs of the other,
+    each at its own step.
     """
     if part.plan is None or ahead.plan is None or part.extent != STEPS or ahead.extent != STEPS:
         return False
@@ -68,8 +71,8 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """The positions of parts, with adjacent parts for which `fits` holds together, and every other part
-    alone.
+    """Groups adjacent parts for which `fits` holds, and leaves every other part alone. Returns positions by
+    group.
     """
     runs: list[tuple[int, ...]] = []
     for fit, places in groupby(range(len(parts)), fits):

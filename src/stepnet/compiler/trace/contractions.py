@@ -30,7 +30,7 @@ FEW_RESULTS = 8
 
 @dataclass(frozen=True)
 class Labelled:
-    """A value of the step, with a letter for each of its feature axes, no two the same."""
+    """Value of a step, with a different letter for each of its feature axes."""
 
     value: Traced
     letters: str
@@ -41,7 +41,7 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """The value with its axes in the order of the letters, and an axis of size 1 for each letter it
+        """Arranges the axes in the order of the letters, with an axis of size 1 for each letter that it
         lacks.
         """
         present = [letter for letter in letters if letter in self.letters]
@@ -49,20 +49,20 @@ class Labelled:
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
     def summed(self, kept: str) -> "Labelled":
-        """The sum over all letters except those in `kept`, in the value's dtype."""
+        """Sums over all letters except those in `kept`, in the value's dtype."""
         gone = "".join(letter for letter in self.letters if letter not in kept)
         left = "".join(letter for letter in self.letters if letter in kept)
         return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """The sum over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
+    """Sums over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """The size of each letter. A size of 1 gives way to another size, as in broadcasting."""
+    """Returns the size of each letter. A size of 1 gives way to another size, as in broadcasting."""
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -70,13 +70,13 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """The operand without the axes of size 1 along which it broadcasts against other operands."""
+    """Drops the axes of size 1 along which an operand broadcasts against other operands."""
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
-    """The product of two values, summed over all letters except those in `kept`."""
+    """Multiplies two values, and sums over all letters except those in `kept`."""
     a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
     if a.value.is_constant != b.value.is_constant:
         x, parameter = (b, a) if a.value.is_constant else (a, b)
@@ -93,7 +93,7 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Whether the product of a value and a parameter can be written as at most `MOST_BLOCKS` vector-matrix
+    """Tells whether a product with a parameter can be written as at most `MOST_BLOCKS` vector-matrix
     products.
     """
     sizes = x.sizes | parameter.sizes
@@ -104,7 +104,7 @@ def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
 
 
 def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
-    """The product of a value with a parameter, with one matmul for each index of the axes that both share."""
+    """Multiplies a value by a parameter, with one matmul for each index of the axes that both keep."""
     both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
     over = "".join(letter for letter in x.letters if letter not in kept)
     own = "".join(letter for letter in x.letters if letter not in both + over)
@@ -120,7 +120,9 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """The product of matrices [..., m, k] and [..., k, n], as np.matmul computes it, without the row axis."""
+    """Multiplies matrices [..., m, k] and [..., k, n] of each row, as np.matmul does, without the row
+    axis.
+    """
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]
     m, k, n = ascii_letters[-3:]

@@ -61,9 +61,10 @@ is said if it does.
 
 
 def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
-    """The result of a trace of a step; raises `StepError` if the step draws random numbers or reads the time.
+    """Traces a step, and returns the result of `trace`.
 
-    net: the net of the result.
+    Raises `StepError` if the step draws random numbers or reads the time, which would be constants of the
+    net. net: returns the net of such a result.
     """
     known: Any = getattr(step, "reads", None)
     reads = known if isinstance(known, Reads) else reads_of(step)
@@ -79,7 +80,7 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
 
 
 def known_names(reads: Reads) -> frozenset[str]:
-    """The names in the code of a step, and of the functions, classes and modules that it reads."""
+    """Returns the names in the code of a step, and of the functions, classes and modules that it reads."""
     values = reads.values.values()
     codes = [{value.co_name} | names_in(value)[1] for value in values if isinstance(value, CodeType)]
     others = [getattr(value, "__name__", None) for value in values]
@@ -112,7 +113,9 @@ spawned are counted in the sequence of seeds.
 
 
 def generators(reads: Reads) -> dict[str, State]:
-    """Functions that read the states of the generators that a step may draw from, by their names."""
+    """Makes functions that read the states of the generators that a step may draw from, by the generators'
+    names.
+    """
     states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
         for module, kind, attributes in HELD:
@@ -125,13 +128,13 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """The state of the generator of a module; None where that is not imported."""
+    """Reads the state of a module's generator; None if the module is not imported."""
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
-    """The state of a generator."""
+    """Reads the state of a generator from its attribute, which is called if it is a method."""
     if not module.startswith("torch"):
         found = attrgetter(attribute)(owner)
         return found() if callable(found) else found
@@ -140,7 +143,7 @@ def state_of(owner: Any, attribute: str, module: str) -> Any:
 
 
 def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
-    """The parts of the state of a generator; a sequence of seeds that is not NumPy's has none."""
+    """Reads the parts of a generator's state by name; a sequence of seeds that is not NumPy's has none."""
     parts = dict[str, Any]()
     for attribute in attributes:
         place, _, _ = attribute.rpartition(".")
@@ -151,12 +154,12 @@ def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str,
 
 
 def compared(states: Mapping[str, State]) -> dict[str, Any]:
-    """The states as values that can be compared."""
+    """Reads all states, as values that can be compared."""
     return {name: comparable(state()) for name, state in states.items()}
 
 
 def comparable(state: Any) -> Any:
-    """The state of a generator as a value that can be compared."""
+    """Converts the state of a generator to a value that can be compared: arrays become bytes."""
     if isinstance(state, dict):
         return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
     if isinstance(state, tuple):  # Python's holds a tuple of 625 numbers, which is compared as it is
@@ -166,9 +169,9 @@ def comparable(state: Any) -> Any:
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
-    """The result of a trace; raises `StepError` with the user's line that moves a generator.
+    """Traces again and watches the generators at each line; raises `StepError` with the line that draws.
 
-    The result is that of this trace, in which none has moved: another thread may have drawn before.
+    Returns the result of this trace if no line draws: then another thread had drawn in the first one.
     """
     watch = Watch(states)
     outside = sys.gettrace()
@@ -188,7 +191,10 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
 
 
 class Watch:
-    """Looks after each of the user's lines for a generator that has moved. found: its name, and the line."""
+    """Tracing function that looks after each of the user's lines for a generator that has moved.
+
+    found: the name of the first such generator, and the line; None so far.
+    """
 
     def __init__(self, states: Mapping[str, State]) -> None:
         self.states, self.known = states, compared(states)
@@ -196,14 +202,16 @@ class Watch:
         self.found: tuple[str, str] | None = None
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """The function that follows the lines of a call: of the user's calls alone."""
+        """Called by Python at each call: returns the function that follows its lines, for the user's
+        functions only.
+        """
         code = frame.f_code
         if self.found or not is_users(code) or is_installed(code.co_filename):
             return None
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Looks before each line, and as a call returns."""
+        """Called by Python before each line and when a call returns: looks for generators that have moved."""
         self.look()
         at = frame
         if event == "return":
@@ -225,9 +233,10 @@ class Watch:
 
 
 class Calls:
-    """A context that raises `StepError` with the user's line if a function of `ASKED` is called from it.
+    """Context that raises `StepError` with the user's line if one of the functions of `ASKED` is called in
+    it.
 
-    names: those in the step's code, without which nothing is watched.
+    names: the names in the step's code; functions that it cannot reach by them are not watched.
     """
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -239,19 +248,19 @@ class Calls:
         self.found, self.outside = "", sys.getprofile()
 
     def __enter__(self) -> None:
-        """Begins it."""
+        """Starts to watch, if there is a function to watch."""
         if self.messages:
             sys.setprofile(self.follow)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Ends it."""
+        """Stops watching; raises the error if a function was called."""
         if self.messages:
             sys.setprofile(self.outside)
         if kind is None and self.found:
             raise StepError(self.found)
 
     def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """Notes the first such call, by the user's code or by modules of Python for it."""
+        """Called by Python at each call: notes the first watched function that the user's code calls."""
         if event != "c_call" or self.found or id(argument) not in self.messages:
             return
         while frame is not None and not is_users(frame.f_code):
@@ -267,7 +276,7 @@ class Calls:
 
 
 def check_equal(first: Net, second: Net) -> None:
-    """Raises `StepError` if two traces of a step differ."""
+    """Raises `StepError` if two traces of a step differ: the step reads the time or random numbers."""
     if first == second:
         return
     pairs = zip(first.nodes, second.nodes, strict=False)

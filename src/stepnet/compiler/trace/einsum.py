@@ -29,7 +29,7 @@ from stepnet.compiler.values.arguments import is_integer
 
 @dataclass(frozen=True)
 class Term:
-    """An operand and its letters as the step writes them, with the letter of the rows first."""
+    """Operand of np.einsum and its letters as the step writes them, with the letter of the rows first."""
 
     value: Traced
     letters: str
@@ -41,7 +41,7 @@ class Term:
 
 
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
-    """Products of values and parameters, summed over letters: np.einsum("bhk,bhkn->bhn", q, m).
+    """Computes np.einsum in a step: products of values and parameters, summed over letters.
 
     optimize: accepted as in NumPy and ignored: the order is from left to right.
     """
@@ -63,7 +63,7 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
-    """A value's product with a parameter, summed over some axes of both."""
+    """Computes np.tensordot in a step: a value's product with a parameter, summed over some axes of both."""
     builder = builder_of((a, b))
     left, right = (Traced(builder, lifted(builder, value, (a, b))) for value in (a, b))
     if not left.is_constant and not right.is_constant:
@@ -90,7 +90,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
 
 
 def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
-    """For each operand the axes that np.tensordot sums over, counted from the first axis."""
+    """Returns, for each operand, the axes that np.tensordot sums over, counted from the first axis."""
     if is_integer(axes):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise refuse(f"np.tensordot over {axes} axes of {a.ndim} and {b.ndim}")
@@ -121,13 +121,13 @@ def check_letters(text: str, letters: str) -> None:
 
 
 def implied(inputs: str) -> str:
-    """The default output: the letters that occur once, in alphabetical order."""
+    """Returns np.einsum's default output: the letters that occur once, in alphabetical order."""
     counts = Counter(inputs.replace(",", ""))
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
 def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
-    """The operands in their common dtype, each with its letters."""
+    """Casts the operands to their common dtype, and gives each its letters."""
     builder = builder_of(operands)
     strong = [
         operand if isinstance(operand, Traced) else array_of(operand, "an operand") for operand in operands
@@ -192,7 +192,7 @@ def check_output(text: str, terms: Sequence[Term], output: str) -> None:
 
 
 def combined(terms: Sequence[Term], output: str) -> Traced:
-    """The product of all operands, summed over the letters that are not in the output."""
+    """Multiplies all operands, from left to right, and sums over the letters that are not in the output."""
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]
@@ -208,7 +208,7 @@ def combined(terms: Sequence[Term], output: str) -> Traced:
 
 
 def diagonal(term: Term) -> Labelled:
-    """The operand with each letter once: the diagonal over two axes with the same letter."""
+    """Takes the diagonal over axes with the same letter, so that each letter occurs once."""
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

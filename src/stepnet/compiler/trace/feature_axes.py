@@ -11,7 +11,10 @@ from stepnet.compiler.values.arguments import is_integer, shown
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
-    """An axis as the step sees it, counted from the end of the features; refuses the rows."""
+    """Translates an axis, as the step sees it, to one counted from the end of the features; refuses the rows.
+
+    doing: the name of the function, for the message.
+    """
     if not isinstance(cast("Any", x), Traced):
         raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
     rank = x.ndim
@@ -26,7 +29,9 @@ def feature_axis(x: Traced, axis: Any, doing: str) -> int:
 
 
 def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
-    """The axes to reduce over, counted from the end."""
+    """Translates the axes to reduce over to axes counted from the end; refuses the rows. doing: for the
+    message.
+    """
     if axis is None:
         if not x.is_constant:
             raise refuse(
@@ -41,12 +46,14 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
 
 
 def listed(value: Any) -> list[Any]:
-    """The items of a tuple or list; a list of one for anything else."""
+    """Lists the items of a tuple or list; anything else becomes a list of one."""
     return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
 
 
 def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
-    """The features of a shape as the step writes it, rows first; refuses any other first size."""
+    """Removes the rows from a shape as the step writes it; refuses any other first size. advice: the
+    message.
+    """
     if x.is_constant:
         return sizes
     if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):

@@ -246,10 +246,10 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """The argument of a function: a value of a step, an array, or a Python number, which takes the dtype of
-    the other operand.
+    """Returns the argument of a function: a value of a step, an array, or a Python number, which takes the
+    dtype of the other operand.
 
-    Raises `InputError` for anything else.
+    Raises `InputError` for anything else. name: the function's name, for the message.
     """
     if isinstance(value, Traced | float):
         return value
@@ -263,7 +263,8 @@ def numbers(name: str, value: Any) -> Any:
 
 
 def along(name: str, x: Any, axis: Any) -> Any:
-    """The argument of a function along an axis; raises `InputError` if the axis does not exist or has size 0.
+    """Returns the argument of a function along an axis; raises `InputError` if the axis is missing or of size
+    0.
 
     For values of a step, the rules of NumPy's functions check this.
     """

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """The result of NumPy's indexing; raises `StepError` if it would index the rows."""
+    """Computes NumPy's indexing x[index]; raises `StepError` if it would index the rows."""
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
@@ -30,7 +30,7 @@ def indexed(x: Traced, index: Any) -> Traced:
 
 
 def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
-    """The index with `...` and missing trailing axes written out."""
+    """Writes out `...` and missing trailing axes of an index. rank: the number of axes of the array."""
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise refuse(f"{used} indices for {rank} axes")
@@ -42,9 +42,7 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 
 def select(x: Traced, items: list[Any]) -> Traced:
-    """The result of one index per feature axis, and None per new axis: slices first, then lists, then new
-    axes.
-    """
+    """Applies one index per feature axis, and None per new axis: slices first, then lists, then new axes."""
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
     if any(isinstance(item, Array) and item.ndim for item in entries):
@@ -56,8 +54,8 @@ def select(x: Traced, items: list[Any]) -> Traced:
 
 
 def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
-    """The result of an index in which the entries from `first` to `last` are lists of places, paired as NumPy
-    does.
+    """Applies an index in which the entries from `first` to `last` are lists of places, paired as NumPy pairs
+    them.
     """
     between: list[Any] = entries[first:last]
     if not all(isinstance(item, Array) for item in between):
@@ -82,19 +80,20 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """The sizes of the axes that remain: those of slices, and 1 for new axes."""
+    """Returns the sizes of the axes that remain: those of slices, and 1 for new axes."""
     return [1 if item is None else len(range(*item)) for item in entries]
 
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
-    """The value with one slice per feature axis."""
+    """Applies one slice per feature axis."""
     everything = [(0, size, 1) for size in x.type.shape]
     return x if slices == everything else apply("slice", x, slices=tuple(slices))
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
-    """An index of one axis: a slice as (start, stop, step), or an array of places; a single place has no
-    axes.
+    """Reads the index of one axis: a slice as (start, stop, step), or an array of places.
+
+    A single place is an array without axes.
     """
     if isinstance(item, slice):
         return slice_of(cast("slice", item), size)
@@ -112,7 +111,9 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
 
 
 def slice_of(item: slice, size: int) -> tuple[int, int, int]:
-    """A slice as (start, stop, step). Only a stop may be -1, which means before the first."""
+    """Reads a slice of an axis as (start, stop, step). Only a stop may be -1, which means before the
+    first.
+    """
     try:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError) as error:
@@ -121,7 +122,7 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def places_of(item: Any, size: int) -> Array:
-    """A list of places on an axis, counted from its start."""
+    """Reads a list of places on an axis, as integers counted from its start; refuses places outside."""
     nothing = not isinstance(item, Array) and not len(item)
     places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):

@@ -26,7 +26,7 @@ WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
 
 @contextmanager
 def written_at(line: str) -> Generator[None]:
-    """A context in which new operations are attributed to a given line of the user, for a graph that is
+    """Context in which new operations are attributed to a given line of the user, for a graph that is
     replayed.
     """
     token = WRITTEN_AT.set(line)
@@ -37,7 +37,7 @@ def written_at(line: str) -> Generator[None]:
 
 
 def user_line() -> str:
-    """The file, line and text of the innermost call in the user's code."""
+    """Returns the file, line and text of the innermost call in the user's code; empty if there is none."""
     if (line := WRITTEN_AT.get()) is not None:
         return line
     frame = user_frame()
@@ -45,7 +45,7 @@ def user_line() -> str:
 
 
 def user_frame() -> FrameType | None:
-    """The frame of the innermost call in the user's code."""
+    """Returns the frame of the innermost call in the user's code."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -53,18 +53,20 @@ def user_frame() -> FrameType | None:
 
 
 def refuse(message: str, line: str = "") -> StepError:
-    """A `StepError` with the user's line below the message."""
+    """Makes a `StepError` with the user's line below the message."""
     return StepError(f"{message}\n  at {line or user_line()}")
 
 
 def defined_at(function: Any) -> str:
-    """The file, line and text where a function is defined; the user's line if its file is not the user's."""
+    """Returns the file, line and text where a function is defined; for a library's, the user's line."""
     code = code_of(function)
     return user_line() if code is None else line_of(code, code.co_firstlineno)
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The user's code that a function, partial or callable object runs; None if it is not the user's."""
+    """Returns the user's code that a function, partial or callable object runs; None if it is not the
+    user's.
+    """
     while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
         function = cast("Any", inner).func if isinstance(inner, partial) else inner
     for candidate in (function, inspect.unwrap(type(function).__call__)):
@@ -75,13 +77,13 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def line_of(code: CodeType, number: int) -> str:
-    """The file, line and text of a line of code."""
+    """Returns the file, line and text of a line of code."""
     text = linecache.getline(code.co_filename, number).strip()
     return f"{code.co_filename}:{number}: {text}" if text else f"{code.co_filename}:{number}"
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether code is the user's: not stepnet's (except its cells), not NumPy's, and not of Python's own
+    """Tells whether code is the user's: not stepnet's (except its cells), NumPy's, or of Python's own
     modules.
     """
     # The methods that a dataclass generates, which have no file, are not the user's.
@@ -91,7 +93,7 @@ def is_users(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Whether code of a file is the user's."""
+    """Tells whether the code of a file is the user's."""
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
         return False
@@ -104,7 +106,7 @@ def is_users_file(name: str) -> bool:
 
 
 class NamingLine:
-    """A context in which errors name the user's line in a step: stepnet's in their message, all others in a
+    """Context in which errors name the user's line in a step: stepnet's in their message, all others in a
     note.
 
     The line is the innermost line of the user in the traceback, or else the line where the step is defined.
@@ -128,6 +130,6 @@ class NamingLine:
 
 
 def names_line(error: Exception) -> bool:
-    """Whether an error, or a note on it, names a line already."""
+    """Tells whether an error, or a note on it, names a line already."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any("\n  at " in f"\n{text}" for text in (str(error), *notes))

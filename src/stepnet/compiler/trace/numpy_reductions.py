@@ -11,7 +11,7 @@ from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
 
 
 def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
-    """The result of a reduction, with the reduced axes kept as axes of size 1 if `keepdims` is true."""
+    """Puts the reduced axes back into the result of a reduction, with size 1, if `keepdims` is true."""
     if not keepdims:
         return result
     rank = len(x.type.shape)
@@ -19,13 +19,13 @@ def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Tr
 
 
 def total(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """The sum over feature axes."""
+    """Computes np.sum over feature axes."""
     axes = feature_axes(x, axis, "np.sum")
     return kept(x, apply("sum", x, axes=axes), axes, keepdims)
 
 
 def extreme(operation: str) -> Callable[..., Traced]:
-    """A rule for np.max or np.min."""
+    """Makes the rule for np.max or np.min. operation: "max" or "min"."""
 
     def rule(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
         axes = of_some(x, feature_axes(x, axis, f"np.{operation}"), f"np.{operation}")
@@ -35,14 +35,14 @@ def extreme(operation: str) -> Callable[..., Traced]:
 
 
 def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
-    """The axes, unchanged; raises `StepError` for axes of size 0, which have no extreme."""
+    """Returns the axes unchanged; raises `StepError` if one has size 0, as there is no extreme of nothing."""
     if any(x.type.shape[axis] == 0 for axis in axes):
         raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
     return axes
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """The index of the largest along an axis."""
+    """Computes np.argmax: the index of the maximum along an axis."""
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
     axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
@@ -50,7 +50,7 @@ def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 
 
 def scan(operation: str) -> Callable[..., Traced]:
-    """A rule for np.cumsum or np.cumprod."""
+    """Makes the rule for np.cumsum or np.cumprod. operation: the name of the function."""
 
     def rule(a: Traced, axis: Any = None) -> Traced:
         if axis is None and not a.is_constant:
@@ -62,7 +62,7 @@ def scan(operation: str) -> Callable[..., Traced]:
 
 
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """The mean over feature axes."""
+    """Computes np.mean over feature axes."""
     axes = feature_axes(x, axis, "np.mean")
     count = math.prod(x.type.shape[axis] for axis in axes)
     values = x if x.type.is_float else x.astype(np.float64)
@@ -70,7 +70,7 @@ def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 
 
 def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
-    """The variance over feature axes."""
+    """Computes np.var over feature axes."""
     axes = feature_axes(x, axis, "np.var")
     count = math.prod(x.type.shape[axis] for axis in axes)
     away = x - mean(x, axes, keepdims=True)
@@ -79,5 +79,5 @@ def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fal
 
 
 def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
-    """The standard deviation over feature axes."""
+    """Computes np.std over feature axes."""
     return apply("sqrt", variance(x, axis, ddof=ddof, keepdims=keepdims))

@@ -46,8 +46,10 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Source:
-    """Where parts of a value come from. names: those of the parts; None for what is not looked at. now: gives
-    the parts as they are.
+    """Way to get the parts of a value again, to see whether they changed.
+
+    names: the names of the parts; None for a part that is not inspected. now: returns the parts as they are
+    now.
     """
 
     names: tuple[str | None, ...]
@@ -59,7 +61,9 @@ Rule = Callable[[Any], Sequence[Source] | None]
 
 
 class Same:
-    """An object that is equal to itself alone, and is kept, so that no other one gets its identity."""
+    """Wrapper that compares an object by identity, and keeps it alive so that no other object gets its
+    identity.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -73,11 +77,11 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """The values that a step reads. Two are equal if their numbers, texts and arrays are equal, and other
-    objects the same.
+    """The values that a step reads besides its arguments. Two are equal if their numbers, texts and arrays
+    are equal, and their other objects identical.
 
-    values: plain values, arrays and other objects, by the names that the step's author has for them. One that
-    has several names is there once. seen: the sources, and what came from them.
+    values: plain values, arrays and other objects, by the names that the step's author has for them. A value
+    with several names occurs once. seen: the sources of the values, and the parts that each gave.
     """
 
     values: dict[str, Any]
@@ -85,7 +89,7 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The names and values, the values as parts of a key."""
+        """The names and values in a form that can be hashed and compared."""
         return tuple((name, frozen(value)) for name, value in self.values.items())
 
     @computed_once
@@ -101,7 +105,7 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """The values that may change in place, and what they were."""
+        """Lists the values that may change in place, as (value, its earlier contents)."""
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -109,7 +113,7 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Whether nothing has changed: quicker than to look for it all again."""
+        """Tells whether nothing has changed; quicker than to find all values again."""
         for source, before in self.seen:
             now = tuple(source.now())
             if len(now) != len(before) or not all(map(is_, now, before)):
@@ -117,20 +121,22 @@ class Reads:
         return all(frozen(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """The names of what differs afterwards; empty if nothing does."""
+        """Names what differs between these values and later ones, for messages; empty if nothing does."""
         old, new = dict(self.key), dict(after.key)
         names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 class Latest:
-    """The values that a step read when it was last inspected; copies and files have it empty."""
+    """Cache of the values that a step read when it was last inspected; copies and files have it empty."""
 
     def __init__(self) -> None:
         self.reads: Reads | None = None
 
     def current(self, look: Callable[[], Reads]) -> Reads:
-        """The same, looked at again if anything has changed."""
+        """Returns the values that the step reads now; calls `look`, which finds them, only if any have
+        changed.
+        """
         reads = self.reads  # once: another thread may look meanwhile, and read others
         if reads is None or not reads.still_hold():
             reads = self.reads = look()
@@ -141,17 +147,20 @@ class Latest:
 
 
 def no_rule(_: Any) -> None:
-    """The rule of steps that are written without a framework."""
+    """Returns None: the rule of steps that are written without a framework."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[Source] = ()) -> Reads:
-    """The values that a step reads. name: that of the step, for its attributes. everywhere: where values come
-    from that every step reads.
+    """Finds all values that a step reads besides its arguments.
+
+    rule: returns the sources of a framework's objects, and None for other values. name: the step's name, for
+    its attributes. everywhere: sources of values that every step reads.
     """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[Source]) -> None:
+        """Notes the parts of a value, and adds them to the values to open."""
         inner = list[tuple[str, Any]]()
         for source in sources:
             now = tuple(source.now())
@@ -184,12 +193,14 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
 
 
 def joined(outer: str, name: str) -> str:
-    """The name of a part."""
+    """Joins the name of a value and that of a part of it."""
     return f"{outer}{name}" if name.startswith("[") else f"{outer}.{name}".strip(".")
 
 
 def frozen(value: Any) -> Any:
-    """A value as a part of a key."""
+    """Makes a key of a value: equal keys mean equal contents; objects without plain contents are compared by
+    identity.
+    """
     if isinstance(value, float | complex):
         return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
     if isinstance(value, PLAIN):
@@ -209,7 +220,7 @@ def frozen(value: Any) -> Any:
 
 
 def sources_of(value: Any) -> Sequence[Source] | None:
-    """Where the parts of a value come from; None if it is not opened."""
+    """Returns the sources of a value's parts; None if the value is not opened."""
     if value is os.environ or isinstance(value, BYTES):
         return None
     if isinstance(value, Mapping):
@@ -247,8 +258,9 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> Source:
-    """The items of a mapping, with the names of their keys. now: gives the mapping, where it is another in
-    each thread.
+    """Makes the source of a mapping's items.
+
+    name: returns the name of a key's item. now: returns the mapping, if each thread has another one.
     """
     names = [name(key) for key in known]
 
@@ -260,7 +272,7 @@ def of_mapping(
 
 
 def of_slots(value: Any) -> Source:
-    """The attributes of an object that are in slots, and not in a dict."""
+    """Makes the source of an object's attributes that are in slots, not in its `__dict__`."""
     slots = {
         name: slot
         for kind in type(value).__mro__
@@ -272,17 +284,17 @@ def of_slots(value: Any) -> Source:
 
 
 def of_classes(value: Any) -> list[Source]:
-    """The methods and attributes of an object's classes that are the user's own."""
+    """Lists the sources of methods and attributes that the user's own classes of an object have."""
     return of_bases(cast("type[Any]", type(value)))
 
 
 def of_bases(kind: type[Any]) -> list[Source]:
-    """The methods and attributes of a class and its bases that are the user's own."""
+    """Lists the sources of methods and attributes of a class and its bases that are the user's own."""
     return [of_class(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def of_class(kind: type[Any]) -> Source:
-    """The methods and attributes of a class itself."""
+    """Makes the source of methods and attributes that a class itself defines."""
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
 
@@ -295,13 +307,15 @@ def of_class(kind: type[Any]) -> Source:
 
 
 def of_closure(function: FunctionType) -> list[Source]:
-    """The variables that a function closes over, as a decorator's does over the user's function."""
+    """Lists the source of the variables that a function, such as a decorator's, closes over."""
     cells = function.__closure__ or ()
     return [Source(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
 
 
 def of_function(function: FunctionType) -> list[Source]:
-    """The variables that a function closes over, the globals it reads, and its defaults."""
+    """Lists the sources of the variables that a function closes over, the globals it reads, and its
+    defaults.
+    """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
@@ -319,7 +333,7 @@ def of_function(function: FunctionType) -> list[Source]:
 
 
 def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[Source]:
-    """The attributes of the user's own module of which code has the names."""
+    """Yields the source of those attributes of the user's own module whose names the code uses."""
     if is_followed(module):
         names = sorted(attributes & vars(module).keys())
         yield Source(
@@ -332,7 +346,7 @@ def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iter
 
 
 def contents(cell: CellType) -> Any:
-    """The contents of a cell of a closure, which may have none yet."""
+    """Returns the contents of a closure's cell; MISSING if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -340,7 +354,7 @@ def contents(cell: CellType) -> Any:
 
 
 def inside(slot: MemberDescriptorType, owner: Any) -> Any:
-    """The contents of a slot, which may have none yet."""
+    """Returns the contents of a slot; MISSING if it has none yet."""
     try:
         return slot.__get__(owner)
     except AttributeError:
@@ -348,7 +362,7 @@ def inside(slot: MemberDescriptorType, owner: Any) -> Any:
 
 
 def held_by(variable: ContextVar[Any]) -> Any:
-    """The value of a variable in the current context, which may have none."""
+    """Returns the value of a variable in the current context; MISSING if it has none."""
     try:
         return variable.get()
     except LookupError:
@@ -357,7 +371,9 @@ def held_by(variable: ContextVar[Any]) -> Any:
 
 @cache
 def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The globals that code and the functions in it read, and all names in it, those of attributes too."""
+    """Returns the globals that code and the functions in it read, and all names in it, those of attributes
+    too.
+    """
     names, every = dict[str, None](), set(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -374,20 +390,21 @@ def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def package_of(value: Any) -> str:
-    """The package of a class, a function or a module."""
+    """Returns the name of the package of a class, a function or a module."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name).partition(".")[0]
 
 
 def is_followed(value: Any) -> bool:
-    """Whether a function, class or module is the user's own, and of no package."""
+    """Tells whether a function, class or module is the user's own, and of no installed package."""
     return package_of(value) not in CLOSED and not is_installed(file_of(value))
 
 
 def file_of(value: Any) -> str | None:
-    """The file that a function, class or module is in; None for what has none.
+    """Returns the file that a function, class or module is in; None if there is none.
 
-    That of the code: the module of a notebook or a doctest says which program runs it.
+    For functions and classes it is the file of the code: the module of a notebook or a doctest says which
+    program runs it.
     """
     if isinstance(value, type):
         members = cast("dict[str, Any]", vars(value)).values()
@@ -400,19 +417,20 @@ def file_of(value: Any) -> str | None:
 
 @cache
 def is_installed(file: str | None) -> bool:
-    """Whether a file is that of an installed package."""
+    """Tells whether a file is part of an installed package."""
     return file is not None and any(part in INSTALLED for part in file.split(os.sep))
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether this is a tensor of PyTorch, where that is imported."""
+    """Tells whether a value is a PyTorch tensor, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_bits(tensor: Any) -> Any:
-    """The bits of a tensor, which change in ways that PyTorch does not count; its identity where it is no
-    constant of a step.
+    """Returns the contents of a tensor as bytes, since PyTorch does not count all changes.
+
+    For a tensor that cannot be a constant of a step, returns its identity.
     """
     torch: Any = sys.modules["torch"]
     plain = type(tensor) is torch.Tensor and not torch._is_functional_tensor(tensor)
@@ -425,7 +443,7 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """A context in which PyTorch's tensors have numbers, as they have not in its traces and transforms."""
+    """Context in which PyTorch's tensors have numbers, which they lack in its traces and transforms."""
     torch: Any = sys.modules.get("torch")
     if torch is None:  # it is not imported
         yield

@@ -71,7 +71,7 @@ class Spec:
 
 
 def axis_name(axis: Any) -> str:
-    """A name for the steps of a static; raises `InputError` for one that is invalid or taken."""
+    """Checks a name for the steps of a static; raises `InputError` for one that is invalid or taken."""
     if not isinstance(axis, str) or axis in AXES:
         raise InputError(
             f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
@@ -80,7 +80,7 @@ def axis_name(axis: Any) -> str:
 
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
-    """The sizes of a feature shape: a whole number, or several."""
+    """Reads a feature shape, a whole number or several, as a tuple."""
     several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
     sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
     if any(not is_integer(size) or size < 0 for size in sizes):
@@ -93,9 +93,10 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
 
 
 def specs(structure: Any) -> Any:
-    """A structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
+    """Makes a structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
 
     def spec(leaf: Any) -> Spec:
+        """Makes the `Spec` of one leaf."""
         if isinstance(leaf, Spec):
             return leaf
         if is_integer(leaf) or is_shape(leaf):
@@ -108,7 +109,7 @@ def specs(structure: Any) -> Any:
 
 
 def is_shape(value: Any) -> bool:
-    """Whether a value is a tuple of whole numbers, rather than a structure."""
+    """Tells whether a value is a tuple of whole numbers, rather than a structure."""
     if hasattr(value, "_fields") or not isinstance(value, tuple):
         return False
     return all(is_integer(size) for size in cast("tuple[Any, ...]", value))
@@ -116,18 +117,16 @@ def is_shape(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """The body net of a step, with the structures of its inputs and results.
+    """Traced step: its body net, with the structures of its inputs and results.
 
     A value of a storage dtype is cast to its compute dtype where it enters the body, and an output is cast
     back where it leaves. Memories stay in their compute dtype from step to step, so that splitting a sequence
     into several calls does not change results.
 
-    body: the net of one step.
-    inputs, memory, statics, params: the structures of the body's inputs, with a `Spec` for each.
-    output: the structure of the outputs.
-    names: the names of the values that the step names.
-    last: the `Spec`s to which a call rounds the final memories.
-    precision: the precision of the recurrence; None for that of its values.
+    body: the net of one step. inputs, memory, statics, params: the structures of the body's inputs, with a
+    `Spec` for each. output: the structure of the outputs. names: the names of the outputs. last: the `Spec`s
+    to which a call rounds the final memories. precision: the precision of the recurrence; None for that of
+    its values.
     """
 
     body: Net
@@ -148,9 +147,7 @@ class TracedStep:
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The same step with its outputs in their compute dtypes, for a caller that goes on computing with
-        them.
-        """
+        """The step with outputs in their compute dtypes, for a caller that continues to compute with them."""
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
@@ -159,7 +156,7 @@ class TracedStep:
         return replace(self, body=without_unused(nodes, (*results, *self.body.results[count:])))
 
     def net(self, reverse: bool = False, unroll: int = 1) -> Net:
-        """The net of the whole recurrence: the step at every step of every sequence."""
+        """Makes the net of the whole recurrence: the step at every step of every sequence."""
         builder = Builder()
         inputs = self.counts[0]
         operands: list[int] = []
@@ -171,7 +168,7 @@ class TracedStep:
         return builder.net([*outputs, *final])
 
     def recur(self, reverse: bool = False, unroll: int = 1) -> Recur:
-        """The recurrence of the step."""
+        """Makes the recurrence of the step."""
         inputs, memories, _, _ = self.counts
         return Recur(self.body, inputs, memories, reverse, unroll, self.precision)
 
@@ -183,9 +180,9 @@ NO_STATICS = (
 
 
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
-    """The traced step, for structures of `Spec`s (with dtypes) and of parameter arrays.
+    """Traces a step for structures of `Spec`s (with dtypes) and of parameter arrays.
 
-    Raises `StepError` naming the user's line, memory and shapes; and for a step that draws random numbers.
+    Raises `StepError`, with the user's line, for wrong results and for a step that draws random numbers.
     """
 
     def trace() -> TracedStep:
@@ -195,7 +192,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
 
 def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
-    """The traced step."""
+    """Traces a step, without a check for random numbers."""
     builder, last = Builder(), memory
     memory = transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
@@ -237,9 +234,9 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
 
 
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
-    """New inputs of a net for a structure of `Spec`s or of parameters, cast to their compute dtypes.
+    """Adds inputs to a net for a structure of `Spec`s or of parameters, cast to their compute dtypes.
 
-    extent: the extent of an input without inner levels.
+    Returns the structure of the values. kind: names the argument. extent: of an input without inner levels.
     """
     values: list[Traced] = []
     for name, leaf in named_leaves(structure):
@@ -254,23 +251,23 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
 
 
 def carried(spec: Spec) -> Spec:
-    """The `Spec` of a memory in its compute dtype, in which it is passed from step to step."""
+    """Returns the `Spec` of a memory in its compute dtype, in which it is passed from step to step."""
     return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """The number of an output, cast to its storage dtype if it has one."""
+    """Casts an output to its storage dtype if it has one; returns the number of the node."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 
 
 def blank(structure: Any) -> Any:
-    """The structure with zeros for leaves, to be filled with results."""
+    """Makes the structure with zeros for leaves, to be filled with results."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
-    """The arguments `statics` and `index`, for a step that has parameters of these names."""
+    """Makes the arguments `statics` and `index`, for a step that has parameters of these names."""
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -284,7 +281,10 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
 
 
 def row_value(builder: Builder, leaf: Any, what: str) -> int:
-    """The number of a value with one entry per row; a constant is repeated in every row."""
+    """Returns the number of a result with one entry per row; a constant is repeated in every row.
+
+    what: the name of the result, for messages.
+    """
     if not isinstance(leaf, Traced):
         array = array_of(leaf, what)
         if array.dtype.name not in COMPUTED:
@@ -298,8 +298,9 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
-    """The numbers of the next memories; raises `StepError` if structure, shape or dtype differ from those
-    before the step.
+    """Lists the numbers of the next memories, after a check.
+
+    Raises `StepError` if structure, shape or dtype differ from those before the step.
     """
     after = arranged(after, before)
     if skeleton(before) != skeleton(after):

@@ -29,7 +29,7 @@ numpy: Any = np
 
 
 class Rows:
-    """The unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
+    """Unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
 
     def __repr__(self) -> str:
         return "rows"
@@ -74,8 +74,8 @@ class Rules:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """A value in a net that is being built. It behaves as the array it stands for, as far as a step may use
-    it.
+    """Value in a net that is being built. It behaves as the array that it stands for, as far as a step may
+    use it.
     """
 
     __slots__ = ("builder", "number")
@@ -90,12 +90,12 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def type(self) -> Type:
-        """Its type in the net."""
+        """The type of the value in the net."""
         return self.builder.type_of(self.number)
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a parameter or computed from parameters only."""
+        """Tells whether the value is a parameter or computed from parameters only."""
         return self.type.extent == CONST
 
     @property
@@ -110,12 +110,12 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array it stands for."""
+        """The dtype of the array that the value stands for."""
         return np.dtype(self.type.dtype)
 
     @property
     def T(self) -> "Traced":  # noqa: N802 - NumPy's name
-        """A parameter with its axes reversed."""
+        """A parameter with its axes reversed; refused for values with rows."""
         if not self.is_constant:
             raise refuse(
                 "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
@@ -159,70 +159,70 @@ class Traced(NDArrayOperatorsMixin):
     # ---- methods of arrays
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        """The value as another dtype."""
+        """Casts the value to another dtype."""
         name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
-        """The features in another shape."""
+        """Reshapes the features."""
         as_sequence = len(shape) == 1 and isinstance(shape[0], tuple | list)
         return numpy.reshape(self, shape[0] if as_sequence else shape)
 
     def transpose(self, *axes: Any) -> "Traced":
-        """The feature axes in another order."""
+        """Reorders the feature axes."""
         as_sequence = len(axes) == 1 and not isinstance(axes[0], int)
         return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
-        """Two feature axes exchanged."""
+        """Exchanges two feature axes."""
         return numpy.swapaxes(self, first, second)
 
     def sum(self, axis: Any = None, **options: Any) -> "Traced":
-        """The sum over feature axes."""
+        """Sums over feature axes."""
         return numpy.sum(self, axis=axis, **options)
 
     def mean(self, axis: Any = None, **options: Any) -> "Traced":
-        """The mean over feature axes."""
+        """Computes the mean over feature axes."""
         return numpy.mean(self, axis=axis, **options)
 
     def var(self, axis: Any = None, **options: Any) -> "Traced":
-        """The variance over feature axes."""
+        """Computes the variance over feature axes."""
         return numpy.var(self, axis=axis, **options)
 
     def std(self, axis: Any = None, **options: Any) -> "Traced":
-        """The standard deviation over feature axes."""
+        """Computes the standard deviation over feature axes."""
         return numpy.std(self, axis=axis, **options)
 
     def max(self, axis: Any = None, **options: Any) -> "Traced":
-        """The largest over feature axes."""
+        """Computes the maximum over feature axes."""
         return numpy.max(self, axis=axis, **options)
 
     def min(self, axis: Any = None, **options: Any) -> "Traced":
-        """The smallest over feature axes."""
+        """Computes the minimum over feature axes."""
         return numpy.min(self, axis=axis, **options)
 
     def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """The index of the maximum along a feature axis."""
+        """Computes the index of the maximum along a feature axis."""
         return numpy.argmax(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
-        """The inclusive prefix sum along a feature axis."""
+        """Computes the inclusive prefix sum along a feature axis."""
         return numpy.cumsum(self, axis=axis, **options)
 
     def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
-        """The inclusive prefix product along a feature axis."""
+        """Computes the inclusive prefix product along a feature axis."""
         return numpy.cumprod(self, axis=axis, **options)
 
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
-        """The value limited to two bounds."""
+        """Limits the value to two bounds."""
         return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
-        """The product with a parameter."""
+        """Multiplies by a parameter."""
         return numpy.dot(self, other)
 
     def copy(self) -> "Traced":
-        """The value itself: values never change."""
+        """Returns the value itself: values never change."""
         return self
 
     # ---- what a step cannot do
@@ -257,8 +257,9 @@ class Traced(NDArrayOperatorsMixin):
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """A context that turns errors of NumPy and Python about arguments into `StepError`s with the user's
-    line.
+    """Context that turns NumPy's and Python's errors about arguments into `StepError`s with the user's line.
+
+    name: the function's name, for the message.
     """
     try:
         yield
@@ -270,7 +271,7 @@ def as_refused(name: str) -> Generator[None]:
 
 
 def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
-    """One operation on traced values, arrays and Python numbers (which are weak, as in NumPy)."""
+    """Applies one operation to traced values, arrays and Python numbers (which are weak, as in NumPy)."""
     builder = builder_of(operands)
     numbers = [lifted(builder, value, operands) for value in operands]
     if OPERATIONS[operation].kind == "pointwise":
@@ -282,7 +283,9 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """The net to which the operands belong: the innermost one, where they belong to nested nets."""
+    """Returns the builder of the net to which the operands belong: of the innermost net, if nets are
+    nested.
+    """
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
     for builder in builders:
         if all(other is builder or builder.is_inside(other) for other in builders):
@@ -291,7 +294,7 @@ def builder_of(operands: Sequence[Any]) -> Builder:
 
 
 def dtype_in_steps(dtype: Any) -> str:
-    """The name of a dtype that steps compute in; raises `StepError` for any other."""
+    """Returns the name of a dtype that steps compute in; raises `StepError` for any other."""
     name = dtype_text(dtype)
     if name not in COMPUTED:
         raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
@@ -299,7 +302,10 @@ def dtype_in_steps(dtype: Any) -> str:
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
-    """The number in the net of a value; an array or number becomes a constant."""
+    """Returns the number of a value in the net; an array or number is added as a constant.
+
+    operands: all operands of the operation, from which a Python number takes its dtype.
+    """
     if isinstance(value, Traced):
         own = value.builder is builder
         return value.number if own else builder.captured(value.builder, value.number)
@@ -313,19 +319,19 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 
 
 def is_weak(value: Any) -> bool:
-    """Whether a value is a Python number, which takes the dtype of the other operand, and none of NumPy's."""
+    """Tells whether a value is a Python number, which takes the dtype of the other operand."""
     return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def kind_of(value: Any) -> Any:
-    """The dtype of a value for NumPy's promotion; of a weak number its Python type."""
+    """Returns the dtype of a value for NumPy's promotion; for a weak number its Python type."""
     if is_weak(value):
         return float if isinstance(value, float) else int
     return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """An array of `value`, cast as NumPy does; raises `StepError` for integers that do not fit."""
+    """Makes an array of `value`, cast as NumPy does; raises `StepError` for integers that do not fit."""
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
@@ -338,8 +344,9 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """The value as an array in a dtype that steps compute in; raises `StepError` if it is none, such as
-    nested lists of different lengths.
+    """Converts a value to an array in a dtype that steps compute in; raises `StepError` if it is none.
+
+    what: the value's name, for the message.
     """
     try:
         return computed(arguments.array_of(value, what))
@@ -348,8 +355,9 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Adds feature axes to constants up to the rank with which they broadcast; refuses operands that NumPy
-    would align with rows.
+    """Adds feature axes to constants up to the rank with which they broadcast against values with rows.
+
+    Changes `numbers` in place. Refuses operands that NumPy would align with the rows.
     """
     types = [builder.type_of(number) for number in numbers]
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
@@ -374,10 +382,10 @@ def align(builder: Builder, numbers: list[int]) -> None:
 
 
 def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
-    """The feature axes in another order; the value itself where nothing moves."""
+    """Reorders the feature axes; returns the value itself if nothing moves."""
     return x if order == tuple(range(len(order))) else apply("transpose", x, order=order)
 
 
 def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """The features with another shape; the value itself where nothing changes."""
+    """Reshapes the features; returns the value itself if nothing changes."""
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)

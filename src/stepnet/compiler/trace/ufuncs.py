@@ -26,7 +26,7 @@ numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
-    """left @ right, for a value and a parameter, two parameters, or two matrices of each row."""
+    """Computes left @ right, for a value and a parameter, two parameters, or two matrices of each row."""
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
@@ -59,15 +59,13 @@ def matmul(left: Any, right: Any) -> Traced:
 
 
 def title(x: Traced) -> str:
-    """The name of a value in a message: an input by its name."""
+    """Names a value for a message: an input by its name."""
     node = x.builder.nodes[x.number]
     return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """The product of matrices [..., m, k] and [..., k, n] of the same row, or of a matrix per row and a
-    parameter.
-    """
+    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter."""
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
         b, right = reshaped(b, right[1:]), right[1:]
@@ -82,14 +80,14 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
 
 
 def dot(left: Any, right: Any) -> Traced:
-    """left @ right, where only one of them has rows. (np.dot of two values would pair all rows with all.)"""
+    """Computes np.dot where only one side has rows. (np.dot of two values would pair all rows with all.)"""
     if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
         raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
     return matmul(left, right)
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """The operands, cast to the dtypes in which NumPy computes the ufunc."""
+    """Casts the operands to the dtypes in which NumPy computes the ufunc."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -97,7 +95,7 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """The dtypes of the operands in NumPy's loop of a ufunc; raises `StepError` if there is none."""
+    """Returns the dtypes of the operands in NumPy's loop of a ufunc; raises `StepError` if there is none."""
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -112,7 +110,7 @@ def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
 
 
 def power(x: Any, exponent: Any) -> Traced:
-    """x to a constant power."""
+    """Computes x to a constant power."""
     if isinstance(exponent, Traced):
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
     if np.ndim(exponent) != 0 or kind_of_dtype(array_of(exponent, "the exponent").dtype) == "other":
@@ -129,7 +127,7 @@ def power(x: Any, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """x raised to a constant power, by products or a square root where the exponent allows."""
+    """Raises a float to a constant power, by products or a square root if the exponent allows."""
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):
@@ -138,7 +136,7 @@ def float_power(x: Traced, exponent: float) -> Traced:
 
 
 def integer_power(x: Traced, exponent: int) -> Traced:
-    """x multiplied by itself, by repeated squaring."""
+    """Raises an integer to a constant power by repeated squaring."""
     if exponent < 2:
         return x if exponent else numpy.ones_like(x)
     half = integer_power(x, exponent // 2)
@@ -157,34 +155,34 @@ FLOAT_POWERS: dict[float, Callable[[Traced], Traced]] = {
 
 
 def square(x: Any) -> Traced:
-    """x times itself."""
+    """Computes x times itself."""
     (x,) = in_loop(np.square, x)
     return apply("multiply", x, x)
 
 
 def reciprocal(x: Any) -> Traced:
-    """1 / x; for integers truncated to an integer, as in NumPy."""
+    """Computes 1 / x; for integers truncated to an integer, as in NumPy."""
     (x,) = in_loop(np.reciprocal, x)
     return apply("divide", 1, x) if x.type.is_float else apply("divide", 1, x).astype(x.dtype)
 
 
 def positive(x: Any) -> Traced:
-    """x."""
+    """Computes np.positive: x unchanged."""
     return in_loop(np.positive, x)[0]
 
 
 def fabs(x: Any) -> Traced:
-    """|x|, as a float."""
+    """Computes |x| as a float."""
     return apply("absolute", *in_loop(np.fabs, x))
 
 
 def is_nan(x: Any) -> Traced:
-    """Whether x is NaN: only NaN differs from itself."""
+    """Tells for each number whether it is NaN: only NaN differs from itself."""
     return apply("not_equal", x, x)
 
 
 def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
-    """&, |, ^ and ~ on booleans; raises `StepError` for integers."""
+    """Makes the rule for &, |, ^ or ~, which is the logical operation on booleans; refuses integers."""
 
     def rule(*operands: Any) -> Traced:
         if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):

@@ -23,7 +23,7 @@ SHOWN = 60
 
 
 def shown(value: Any) -> str:
-    """A wrong argument as text for a message, on one line.
+    """Shows a wrong argument as text of one line, for a message.
 
     >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
     ("'yes'", 'an array float64[2, 3]', '{1: 2}')
@@ -38,12 +38,12 @@ def shown(value: Any) -> str:
 
 
 def is_array(value: Any) -> TypeGuard[Array]:
-    """Whether a value is an array of NumPy's."""
+    """Tells whether a value is a NumPy array."""
     return isinstance(value, np.ndarray)
 
 
 def kind(value: Any) -> str:
-    """The kind of a wrong argument, for messages where its value says less.
+    """Names the kind of a wrong argument, for messages in which its value would say less.
 
     >>> kind(None), kind([1]), kind(int)
     ('None', 'a list', 'the class int')
@@ -56,7 +56,7 @@ def kind(value: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
+    """Tells whether a value is a whole number of Python's or NumPy's; a bool is not one."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -64,7 +64,8 @@ def is_integer(value: Any) -> bool:
 
 
 def function(value: Any, meaning: str) -> Callable[..., Any]:
-    """The argument, if it is callable.
+    """Checks that an argument is callable, and returns it. meaning: begins the message of the
+    `InputError`.
 
     >>> function(len, "until is a function until(output, memory)")
     <built-in function len>
@@ -75,7 +76,8 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
 
 
 def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
-    """Raises `InputError` for a function that does not take arguments of these names, in this order.
+    """Raises `InputError` for a function that cannot be called with arguments of these names, in this
+    order.
 
     further: arguments passed by name if the function has parameters of these names. A function without a
     signature, such as some in C, passes.
@@ -100,7 +102,8 @@ def called_with(function: Callable[..., Any], names: tuple[str, ...], further: t
 
 
 def file_path(value: Any, name: str = "path") -> Path:
-    """The path of a file.
+    """Checks that an argument can be the path of a file, and returns it as a `Path`. name: for the
+    message.
 
     >>> file_path("model.svg").suffix
     '.svg'
@@ -119,7 +122,8 @@ def file_path(value: Any, name: str = "path") -> Path:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False.
+    """Checks that an argument is True or False, of Python's or NumPy's, and returns it. name: for the
+    message.
 
     >>> flag(np.True_, "reverse")
     True
@@ -132,7 +136,8 @@ def flag(value: Any, name: str) -> bool:
 
 
 def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number from `least` to `most`; a bool is none.
+    """Checks that an argument is a whole number from `least` to `most`, and no bool, and returns it as an
+    int.
 
     >>> whole(np.int32(3), "rows is how many there are, from 1 on", 1)
     3
@@ -143,7 +148,9 @@ def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
-    """A number of which `holds` is true, which it should not be of NaN.
+    """Checks that an argument is a number for which `holds` is true, and returns it as a float.
+
+    `holds` should not be true of NaN. meaning, advice: begin and end the message of the `InputError`.
 
     >>> number(1, "temperature is above 0", lambda value: value > 0)
     1.0
@@ -160,7 +167,8 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
 
 
 def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
-    """The argument, if it is an instance of a class.
+    """Checks that an argument is an instance of a class, and returns it. meaning: begins the error's
+    message.
 
     >>> instance("h", str, "name is a text")
     'h'
@@ -171,7 +179,8 @@ def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
 
 
 def choice(value: Any, meaning: str, among: Collection[str]) -> str:
-    """One of several words.
+    """Checks that an argument is one of several words, and returns it. meaning: begins the error's
+    message.
 
     >>> choice("sum", "merge is 'sum' or 'concat'", ("sum", "concat"))
     'sum'
@@ -182,12 +191,14 @@ def choice(value: Any, meaning: str, among: Collection[str]) -> str:
 
 
 def is_one_of(value: Any, among: Collection[str]) -> TypeGuard[str]:
-    """Whether a value is one of several words; False for values that cannot be hashed."""
+    """Tells whether a value is one of several words; False for values that cannot be hashed."""
     return isinstance(value, str) and value in among
 
 
 def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
-    """Values by name."""
+    """Checks that an argument is a mapping whose keys are text, and returns it. meaning: begins the error's
+    message.
+    """
     if not isinstance(value, Mapping):
         raise InputError(f"{meaning}, not {kind(value)}")
     named = cast("Mapping[Any, Any]", value)
@@ -201,7 +212,9 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """The value as an array of any dtype; raises `InputError` for anything that is no array."""
+    """Converts an argument to an array of any dtype; raises `InputError` if it is none. what: its name in
+    messages.
+    """
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ma.MaskedArray):
@@ -220,12 +233,14 @@ def array_of(value: Any, what: str) -> Array:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch, which is not imported to say so."""
+    """Tells whether a value is a PyTorch tensor, without importing PyTorch."""
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def refuse_tensor(tensor: Any, what: str) -> None:
-    """Raises `InputError` for tensors of PyTorch that NumPy has no array for."""
+    """Raises `InputError` for a PyTorch tensor that cannot become an array: on a device, or with a
+    gradient.
+    """
     if tensor.requires_grad:
         raise InputError(
             f"{what} is a tensor that requires a gradient, and none is computed here; give .detach()"
@@ -235,7 +250,7 @@ def refuse_tensor(tensor: Any, what: str) -> None:
 
 
 def checked_dtype(array: Array, what: str) -> str:
-    """The name of an array's dtype, one that stepnet knows."""
+    """Returns the name of an array's dtype; raises `InputError` for a dtype that stepnet does not have."""
     if array.dtype == object:
         raise InputError(
             f"{what} is an array of Python objects; sequences of different lengths go in a "
@@ -245,7 +260,7 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """The name of a dtype that stepnet knows; raises `InputError` for any other."""
+    """Returns the name of a dtype; raises `InputError` for one that stepnet does not have."""
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
@@ -253,7 +268,7 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def unknown_dtype(name: str, what: str) -> str:
-    """The message for a dtype that stepnet does not support."""
+    """Makes the message for a dtype that stepnet does not have."""
     text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
     if name.startswith(("float", "bfloat", "longdouble")):
         return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"
@@ -263,10 +278,11 @@ def unknown_dtype(name: str, what: str) -> str:
 def whole_numbers(
     given: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
 ) -> Array:
-    """The numbers as int64 along one axis, none negative; raises `InputError` for others. many: how many they
-    are, in words.
+    """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for other
+    values.
 
-    Those beyond int64, where `most` allows them, become the negative numbers of the same bits.
+    count: the required number of them; None for any. many: this number in words, for the message. Numbers
+    beyond int64, if `most` allows them, become the negative numbers with the same bits.
     """
     array = array_of(given, what)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):

@@ -13,7 +13,8 @@ PAUSED = list[bool]()
 
 
 class paused_collector:  # noqa: N801 - it is written as a function
-    """Code inside runs without garbage collection; after it the collector is as it was.
+    """Context without Python's garbage collection; at its end the collector is turned on again if it was
+    on.
 
     Ending it allocates no object: an allocation would immediately trigger the collection that is due.
 
@@ -48,7 +49,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
 
 def resume() -> None:
-    """Ends a pause in a forked child, where the thread that would end it is not."""
+    """Ends the pause in a forked child, which does not have the thread that would end it."""
     if PAUSED:
         gc.enable()
         PAUSED.clear()

@@ -28,7 +28,7 @@ class Dtype:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a storage dtype, in which nothing is computed."""
+        """Tells whether it is a storage dtype, in which nothing is computed."""
         return self.compute != self.name
 
 
@@ -49,7 +49,7 @@ COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
 
 
 def kind_of_dtype(dtype: Any) -> str:
-    """The kind of numbers of an array's dtype: float, integer (signed or not), bool, or other.
+    """Returns the kind of numbers of a dtype: float, integer (signed or not), bool, or other.
 
     >>> kind_of_dtype(np.dtype("bfloat16")), kind_of_dtype(np.dtype("uint8"))
     ('float', 'integer')
@@ -62,7 +62,7 @@ NUMPYS_KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
 
 
 def promoted_float(dtypes: Iterable[Any]) -> str:
-    """The promoted dtype of the floating ones; float32 where there is none.
+    """Promotes the floating-point dtypes among `dtypes` to one; float32 if there are none.
 
     Two different storage dtypes are promoted as their compute dtypes.
 
@@ -76,14 +76,14 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """The array in its compute dtype, which holds its values exactly."""
+    """Casts an array to its compute dtype, which holds its values exactly."""
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
 
 @lru_cache(256)
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, cached: NumPy builds the string at every access.
+    """Returns the name of a dtype, cached: NumPy builds the string at every access.
 
     >>> name_of(np.dtype("f4"))
     'float32'
@@ -92,7 +92,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_text(dtype: Any) -> str:
-    """The name of a dtype; the text of the argument where NumPy knows no such dtype.
+    """Returns the name of a dtype; the `repr` of the argument if NumPy knows no such dtype.
 
     >>> dtype_text(np.float32), dtype_text("half a float")
     ('float32', "'half a float'")

@@ -11,7 +11,8 @@ Value = TypeVar("Value")
 
 
 class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorator
-    """A method as such a property; the value lies in the object's own dictionary, which is looked at first.
+    """Decorator that makes a method a property, computed at first access and kept in the object's
+    dictionary.
 
     >>> class Net:
     ...     @computed_once
@@ -33,7 +34,7 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Value: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The value; the property itself for the class."""
+        """Computes the value and keeps it; on the class, returns the property itself."""
         if instance is None:
             return self
         value = instance.__dict__[self.compute.__name__] = self.compute(instance)

@@ -23,7 +23,7 @@ class Package:
     along: tuple[tuple[str, str], ...] = ()
 
     def older(self, version: str) -> bool:
-        """Whether a version is below the floor.
+        """Tells whether a version is below the floor.
 
         >>> package = Package("llvmlite", "0.46")
         >>> package.older("0.45.1"), package.older("0.46.0"), package.older("1.0")
@@ -32,7 +32,7 @@ class Package:
         return numbers(version) < numbers(self.floor)
 
     def too_old(self, version: str) -> str:
-        """A sentence about a version below the floor."""
+        """Makes a sentence that says that the installed version is below the floor."""
         return f"{self.name} {version} is installed, and stepnet needs {self.floor} or later"
 
     @property
@@ -51,7 +51,7 @@ class Package:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with, without zeros at the end.
+    """Returns the numbers that a version begins with, without zeros at the end, for comparison.
 
     >>> numbers("2.13.0+cpu"), numbers("0.46.0rc1"), numbers("unknown")
     ((2, 13), (0, 46), ())

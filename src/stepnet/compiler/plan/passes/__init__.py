@@ -44,21 +44,21 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
 
 
 def optimised(net: Net) -> Net:
-    """The net after every pass."""
+    """Applies every pass to a net."""
     for rewrite in PIPELINE:
         net = rewrite(net)
     return net
 
 
 def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """The body of a recurrence after the passes that encode its weights; unchanged for float32."""
+    """Applies the passes that encode weights to a recurrence's body; returns it unchanged for float32."""
     if precision is None or not precision.is_low:
         return body
     return with_weights(narrowed(body), precision.dtype)
 
 
 def narrowed(net: Net) -> Net:
-    """The net after the passes up to `narrow`, which marks the products that are computed in fewer bits."""
+    """Applies the passes up to `narrow`, which marks the products that are computed in fewer bits."""
     for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net

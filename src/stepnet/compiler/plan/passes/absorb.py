@@ -47,9 +47,8 @@ def always(absorbed: "Absorbed", after: Net) -> bool:
 
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
-    """The net with per-step work moved into the adjacent recurrences, where that is possible.
-
-    accepts: decides on each move.
+    """Moves per-step work of a net into the adjacent recurrences, where possible. accepts: decides on each
+    move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -57,10 +56,10 @@ def absorb(net: Net, accepts: Accepts = always) -> Net:
 
 
 def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
-    """The net after one more move into a recurrence; None if there is none.
+    """Makes one more move into a recurrence, and returns the net; None if no move is left.
 
     Recurrences are tried from the last to the first. If a move is not accepted, it is tried without its
-    outermost node.
+    outermost node. find: lists the nodes that a recurrence can absorb.
     """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
@@ -75,7 +74,7 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Whether a node computes each step from that step alone, and may do so inside this recurrence.
+    """Tells whether a node computes each step from that step alone, and may do so inside this recurrence.
 
     A recurrence with a precision keeps exactly the products that it was traced with, and their left sides,
     each of which has one scale.
@@ -86,7 +85,9 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """The nodes before a recurrence that it can absorb, in order."""
+    """Lists the nodes before a recurrence that it can absorb, in order. flat: the recurrences over flat
+    sequences.
+    """
     users, results, taken = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
     for number in range(recurrence - 1, -1, -1):
@@ -102,13 +103,15 @@ def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def is_steps_operand(net: Net, number: int, user: int) -> bool:
-    """Whether a recurrence reads a node only as a sequence that it runs over."""
+    """Tells whether a recurrence reads a node only as a sequence that it runs over."""
     node = net.nodes[user]
     return node.operation == "recur" and number in node.recur.operands_by_kind(node.inputs).sequences
 
 
 def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """The nodes after a recurrence that it can absorb, in order."""
+    """Lists the nodes after a recurrence that it can absorb, in order. flat: the recurrences over flat
+    sequences.
+    """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
     reached, taken = {recurrence, *own}, set[int]()
@@ -126,7 +129,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
-    """These nodes and all nodes that depend on them."""
+    """Returns these nodes and all nodes that depend on them."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
         if reached.intersection(node.inputs):
@@ -135,19 +138,17 @@ def behind(net: Net, numbers: set[int]) -> set[int]:
 
 
 def unique(numbers: Iterable[int]) -> list[int]:
-    """Numbers without repetitions, in order."""
+    """Removes repetitions from numbers, and keeps their order."""
     return list(dict.fromkeys(numbers))
 
 
 @dataclass
 class Absorbed:
-    """A move of nodes into a recurrence, and the construction of the net after it.
+    """Move of nodes into a recurrence, and the construction of the net after it.
 
-    recurrence: the number of the recurrence.
-    moves: the nodes that move, in order.
-    inner: the builder of the new body.
-    inside: for values of the net, their numbers in the new body.
-    body: the new body, once it is built.
+    recurrence: the number of the recurrence. moves: the nodes that move, in order. inner: the builder of the
+    new body. inside: for values of the net, their numbers in the new body. body: the new body, once it is
+    built.
     """
 
     net: Net
@@ -159,11 +160,11 @@ class Absorbed:
 
     @property
     def node(self) -> Node:
-        """The recurrence."""
+        """The node of the recurrence."""
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """The net after the move."""
+        """Makes the move, and returns the net after it."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]
@@ -184,7 +185,8 @@ class Absorbed:
         )
 
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
-        """The values outside that the moved nodes read. A value expanded to every step is read unexpanded.
+        """Lists the values outside that the moved nodes read. A value expanded to every step is read
+        unexpanded.
 
         As a recurrence needs at least one sequence, an expanded value stays expanded if there is no other.
         """
@@ -198,14 +200,16 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """The operand of an expansion to steps, with one value per sequence; any other node itself."""
+        """Returns the operand of an expansion to steps, with one value per sequence; any other node
+        itself.
+        """
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the new body, and returns its outputs: from the number of a value outside to its number in
-        the body.
+        """Builds the new body; returns its outputs, from the number of a value outside to its number in the
+        body.
         """
         net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
         kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
@@ -241,14 +245,12 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """The number of an operand in the body: a constant that was expanded to steps is expanded to rows
-        here.
-        """
+        """Expands a constant operand to the body's rows, if it was expanded to steps; returns its number."""
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
-        """The number in the body of a moved node's operand."""
+        """Returns the number, in the body, of an operand of a moved node."""
         if number not in self.inside:
             number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":
@@ -256,7 +258,7 @@ class Absorbed:
         return self.inside[number]
 
     def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
-        """The net with the new recurrence. outputs: the values that are its outputs."""
+        """Makes the net with the new recurrence. outputs: the values of the old net that are its outputs."""
         net, builder, place = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
         made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}

@@ -15,7 +15,9 @@ from stepnet.compiler.net.types import STEPS, Type
 
 
 def together(recur: Recur, count: int) -> Recur:
-    """The recurrence of so many steps at a time: its sequences and outputs have them as their first axis."""
+    """Makes a recurrence of which one step does `count` steps: its sequences and outputs have a first axis
+    for them.
+    """
     body, builder = recur.body, Builder()
     sequences = [builder.input(beside(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences]
     numbers = (*recur.memories, *recur.others)
@@ -36,9 +38,9 @@ def together(recur: Recur, count: int) -> Recur:
 
 
 def net_together(net: Net, made: Recur) -> Net:
-    """A net of one recurrence, in which several steps of that are one: `made`.
+    """Makes a net around `made`, a recurrence that does several steps of the net's only recurrence at a time.
 
-    Its sequences are inputs of it, and its outputs results.
+    The sequences of the recurrence are inputs of the net, and its outputs are results.
     """
     builder, place, count = Builder(), dict[int, int](), 0
     for number, node in enumerate(net.nodes):
@@ -53,12 +55,12 @@ def net_together(net: Net, made: Recur) -> Net:
 
 
 def beside(type_: Type, count: int) -> Type:
-    """The type of so many values side by side."""
+    """Returns the type of `count` values along a new first axis."""
     return Type(type_.extent, (count, *type_.shape), type_.dtype)
 
 
 def at_step(builder: Builder, sequence: int, step: int) -> int:
-    """What there is of one of several steps."""
+    """Adds a slice that takes one of several steps from the first axis; returns its number."""
     shape = builder.type_of(sequence).shape
     cuts = ((step, step + 1, 1), *((0, size, 1) for size in shape[1:]))
     cut = builder.add("slice", sequence, slices=cuts)
@@ -66,7 +68,7 @@ def at_step(builder: Builder, sequence: int, step: int) -> int:
 
 
 def side_by_side(builder: Builder, values: tuple[int, ...]) -> int:
-    """The same value of several steps, with the steps as its first axis."""
+    """Joins a value at several steps along a new first axis; returns the number of the result."""
     shape = builder.type_of(values[0]).shape
     parts = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
     return parts[0] if len(parts) == 1 else builder.add("concatenate", *parts, axis=-len(shape) - 1)

@@ -26,12 +26,10 @@ from stepnet.compiler.plan.passes.when import known_once
 
 @dataclass(frozen=True)
 class Chain:
-    """A product that only other products read: x @ P, or x @ P + c.
+    """Product with a parameter that only other products read: x @ P, or x @ P + c.
 
-    first: the node of x @ P.
-    shift: the node of c; None if there is none.
-    end: the node of the intermediate value: that of x @ P, or of the sum with c.
-    readers: the products that read the intermediate value.
+    first: the node of x @ P. shift: the node of c; None if there is none. end: the node of the intermediate
+    value: that of x @ P, or of the sum with c. readers: the products that read the intermediate value.
     """
 
     first: int
@@ -41,11 +39,11 @@ class Chain:
 
     @property
     def nodes(self) -> set[int]:
-        """The nodes of the chain."""
+        """All nodes of the chain."""
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Whether merging saves flops per row."""
+        """Tells whether merging saves flops per row."""
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -53,19 +51,19 @@ class Chain:
 
 
 def chain(net: Net) -> Net:
-    """The net with consecutive products merged, where that pays."""
+    """Merges consecutive products with parameters in a net and in its bodies, where that saves flops."""
     return at_every_level(net, lambda inner, _: chained(inner))
 
 
 def chained(net: Net) -> Net:
-    """The net with its own products merged; bodies are not changed."""
+    """Merges consecutive products of a net itself; bodies are not changed."""
     while chains := disjoint_chains(net):
         net = joined(net, chains)
     return net
 
 
 def disjoint_chains(net: Net) -> list[Chain]:
-    """Chains that pay and share no node."""
+    """Lists chains that pay and share no node."""
     chains, taken = list[Chain](), set[int]()
     for each in candidates(net):
         if each.pays(net) and not taken & each.nodes:
@@ -75,7 +73,7 @@ def disjoint_chains(net: Net) -> list[Chain]:
 
 
 def candidates(net: Net) -> Iterator[Chain]:
-    """All chains: the products that only products with parameters read."""
+    """Yields all chains: products that only other products with parameters read."""
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
     for first in sorted(products):
@@ -93,7 +91,7 @@ def candidates(net: Net) -> Iterator[Chain]:
 
 
 def is_product(net: Net, number: int, parameters: set[int]) -> bool:
-    """Whether a node is the product of a value with a parameter, both of the same floating dtype."""
+    """Tells whether a node is the product of a value with a parameter, both of the same floating dtype."""
     node = net.nodes[number]
     if node.operation != "matmul" or number in parameters or node.inputs[1] not in parameters:
         return False
@@ -101,7 +99,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
 
 
 def joined(net: Net, chains: list[Chain]) -> Net:
-    """The net with each of these chains merged."""
+    """Merges each of these chains, and returns the net."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
     builder, place = Builder(), dict[int, int]()
@@ -114,7 +112,7 @@ def joined(net: Net, chains: list[Chain]) -> Net:
 
 
 def product(builder: Builder, net: Net, place: dict[int, int], each: Chain, reader: int) -> int:
-    """The merged product for one reader of a chain."""
+    """Adds the merged product for one reader of a chain; returns its number."""
     node = net.nodes[reader]
     x, P = (place[operand] for operand in net.nodes[each.first].inputs)
     weight = place[node.inputs[1]]

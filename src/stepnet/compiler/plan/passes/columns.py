@@ -12,12 +12,12 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def columns(net: Net) -> Net:
-    """The net in which products of inner sequences with one column are sums."""
+    """Replaces products of inner sequences with one column by sums in a net."""
     return rewritten(net, with_sums)
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence with such products in its body rewritten; None for any other node."""
+    """Rewrites a recurrence with such products in its body; returns the new node, None for other nodes."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -25,7 +25,7 @@ def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> i
 
 
 def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
-    """A product with one column as a sum; None for any other node."""
+    """Adds a product with one column as a sum; returns its number, None for other nodes."""
     node = body.nodes[number]
     if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
         return None

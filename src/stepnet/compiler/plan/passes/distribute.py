@@ -28,7 +28,7 @@ LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 
 @dataclass(frozen=True)
 class Term:
-    """A product as large as a matrix: of a memory, if that is not None, and of factors of the same rank.
+    """Product as large as a matrix: of a memory, if `matrix` is not None, and of factors of the same rank.
 
     No two factors vary along the same axes.
     """
@@ -41,16 +41,16 @@ Terms = tuple[Term, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """The net in which what is linear in some of its inputs is computed of these themselves.
+    """Rewrites values that are linear in matrices as sums over these matrices and over vectors.
 
-    memories: the inputs that are known latest, those among them. Products of others come first, as they may
-    be made ahead of the loop.
+    matrices: inputs of the net. memories: the inputs that are known latest; products of other values come
+    first, as they may be computed ahead of the loop.
     """
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
 
 def linear_values(net: Net, matrix: int) -> set[int]:
-    """The nodes that are linear in an input and as large as that, itself among them."""
+    """Returns the nodes that are linear in an input and as large as the input, which is among them."""
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
@@ -62,8 +62,10 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 
 @dataclass
 class Distributed:
-    """The net on its way. place: of each node its copy. terms: of each node that is linear in a matrix what
-    it is the sum of. late: which nodes made so far need a memory.
+    """State of the pass `distribute`.
+
+    place: for each node, its copy. terms: for each node that is linear in a matrix, the terms it is the sum
+    of. late: whether each new node needs a memory.
     """
 
     net: Net
@@ -75,7 +77,7 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Makes the net."""
+        """Makes the new net."""
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
@@ -95,17 +97,17 @@ class Distributed:
         return self.builder.net([self.value(result) for result in self.net.results])
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """The shape of a node of the old net."""
+        """Returns the shape of a node of the old net."""
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
-        """Whether a node of the new net needs a memory."""
+        """Tells whether a node of the new net needs a memory."""
         if number not in self.late:
             self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """The copy of a node; of one that is linear in a matrix the sum of its terms."""
+        """Returns the copy of a node; for one that is linear in a matrix, the sum of its terms."""
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -113,7 +115,7 @@ class Distributed:
     # ---- terms
 
     def expanded(self, number: int) -> Terms:
-        """The terms of a node that is linear in a matrix."""
+        """Returns the terms of a node that is linear in a matrix."""
         node = self.net.nodes[number]
         if node.operation == "multiply":
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
@@ -130,7 +132,7 @@ class Distributed:
         return sum(others, first)
 
     def operand(self, number: int, user: int) -> Terms:
-        """The terms of an operand of a node."""
+        """Returns the terms of an operand, in the shape of the node `user` that reads it."""
         node, shape = self.net.nodes[number], self.shape(user)
         if number in self.terms:
             return self.terms[number]
@@ -139,8 +141,9 @@ class Distributed:
         return (reduce(self.times, self.factors(number, shape), Term(None)),)
 
     def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
-        """The factors of a value in a product of a shape, of its rank: a smaller product is a factor itself,
-        as one of its own factors may keep it small.
+        """Lists the factors of a value in a product of a shape, with the rank of the product.
+
+        A smaller product is a factor itself, as one of its own factors may keep it small.
         """
         node, own = self.net.nodes[number], self.shape(number)
         if node.operation == "multiply" and own == shape:
@@ -149,7 +152,7 @@ class Distributed:
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: Term, factor: int) -> Term:
-        """A term with another factor: a product with the one that varies along the same axes."""
+        """Multiplies a term by a factor: joins it with the factor that varies along the same axes."""
         along = varies(self.builder, factor)
         factors = list(term.factors)
         for place, known in enumerate(factors):
@@ -159,15 +162,16 @@ class Distributed:
         return Term(term.matrix, (*factors, factor))
 
     def mapped(self, term: Term, order: tuple[int, ...]) -> Term:
-        """A term with its axes in another order."""
+        """Reorders the axes of a term."""
 
         def turned(number: int) -> int:
+            """Reorders the axes of one value."""
             return self.builder.add("transpose", number, order=order)
 
         return Term(None if term.matrix is None else turned(term.matrix), tuple(map(turned, term.factors)))
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Terms with the other sign."""
+        """Negates terms."""
         return tuple(
             Term(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -176,11 +180,11 @@ class Distributed:
         )
 
     def minus(self, number: int) -> int:
-        """A value with the other sign."""
+        """Negates a value."""
         return self.builder.add("negative", number)
 
     def one(self, term: Term, value: float, dtype: str) -> int:
-        """A constant number as a factor of a term."""
+        """Makes a constant number a factor of a term."""
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))
@@ -188,12 +192,12 @@ class Distributed:
     # ---- what they become
 
     def multiplied(self, numbers: Iterable[int]) -> int:
-        """A product: what needs no memory first, and what is smaller."""
+        """Multiplies values: those that need no memory first, and smaller ones before larger ones."""
         order = sorted(numbers, key=lambda n: (self.is_late(n), self.builder.type_of(n).size))
         return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
 
     def product(self, term: Term) -> int:
-        """The value of a term."""
+        """Computes the value of a term."""
         if term.matrix is None:
             return self.multiplied(term.factors)
         if not term.factors:
@@ -201,11 +205,14 @@ class Distributed:
         return self.builder.add("multiply", self.multiplied(term.factors), term.matrix)
 
     def added(self, numbers: Iterable[int]) -> int:
-        """The sum of values."""
+        """Adds values."""
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: Term, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """The sum of a term along axes: a product of sums of those factors that vary along the same ones."""
+        """Sums a term along axes: a product of sums of those factors that vary along the same axes.
+
+        shape: the shape of the term.
+        """
         whole = [] if term.matrix is None else [term.matrix]
         groups, outside = list[tuple[set[int], list[int]]](), list[int]()
         for number in (*whole, *term.factors):
@@ -229,5 +236,5 @@ class Distributed:
 
 
 def varies(builder: Builder, number: int) -> tuple[bool, ...]:
-    """Along which axes a value is not the same."""
+    """Tells for each axis whether a value varies along it."""
     return tuple(size != 1 for size in builder.type_of(number).shape)

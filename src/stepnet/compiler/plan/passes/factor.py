@@ -24,12 +24,14 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def factor(net: Net) -> Net:
-    """The net in which factors that are the same along the axes of a sum are outside it, if they may be."""
+    """Takes factors that are constant along the axes of a sum out of the sum, throughout a net."""
     return rewritten(net, factored)
 
 
 def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A sum as the product of such factors and a sum of the others; None for any other node."""
+    """Adds a sum as the product of such factors and a sum of the others; returns its number, None for other
+    nodes.
+    """
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
         return None
@@ -37,7 +39,7 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
 
 
 def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
-    """The sum of a value along axes as such a product; None where the value has no such factors."""
+    """Adds the sum of a value along axes as such a product; returns None if the value has no such factors."""
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)
     if len({*every}) < len(every):
@@ -49,6 +51,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
         return None
 
     def product(numbers: list[int]) -> int:
+        """Multiplies values."""
         return reduce(lambda a, b: builder.add("multiply", a, b, source=source), numbers)
 
     inner = product(inside)
@@ -59,7 +62,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """The factors of a product of some shape, and of those products of that shape among them."""
+    """Lists the factors of a product of a shape, taking apart factors that are such products themselves."""
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]
@@ -69,13 +72,13 @@ def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
-    """Whether a value is repeated along all of some axes of a product."""
+    """Tells whether a value is repeated along all of some axes of a product."""
     shape = builder.type_of(number).shape
     return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)
 
 
 def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> bool:
-    """Whether any of some values is needed for a value."""
+    """Tells whether a value needs any of some other values."""
     waiting, seen = [number], set[int]()
     while waiting:
         each = waiting.pop()
@@ -88,13 +91,13 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """The sizes that the product of some values has along axes; 0 where it has no such axis."""
+    """Returns the sizes of a product of values along axes; 0 for an axis that it does not have."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 
 
 def without_axes(builder: Builder, number: int, axes: tuple[int, ...]) -> int:
-    """A value of size 1 along some axes without them."""
+    """Drops some axes of size 1 from a value."""
     shape = builder.type_of(number).shape
     left = tuple(size for place, size in enumerate(shape) if place - len(shape) not in axes)
     return builder.add("reshape", number, rank=len(shape), shape=left)

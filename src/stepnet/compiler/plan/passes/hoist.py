@@ -32,12 +32,12 @@ and has at least LARGE elements."""
 
 
 def hoist(net: Net) -> Net:
-    """The net with work that does not depend on memories moved before the loops."""
+    """Moves work that does not depend on memories before the loops, throughout a net."""
     return rewritten(net, hoisted)
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The number of a recurrence with a smaller body; the work that left the body is added before it."""
+    """Rebuilds a recurrence with a smaller body, after adding the work that left it; None for other nodes."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -45,10 +45,9 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """The pass applied to one recurrence.
+    """The pass `hoist` applied to one recurrence.
 
-    stays: for each node of the body, whether it stays.
-    outward: copies the other nodes into the net around.
+    stays: for each node of the body, whether it stays. outward: copies the other nodes into the outer net.
     """
 
     recur: Recur
@@ -57,7 +56,7 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """The pass for one recurrence on these operands."""
+        """Prepares the pass for one recurrence on these operands."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -90,11 +89,11 @@ class Hoist:
         return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_inside(self, number: int) -> bool:
-        """Whether a node is part of the new body."""
+        """Tells whether a node is part of the new body."""
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """The nodes outside that the new body reads, in order."""
+        """Lists the nodes outside that the new body reads, in order."""
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):
@@ -104,7 +103,9 @@ class Hoist:
 
 
 def staying(recur: Recur, known: list[When]) -> list[bool]:
-    """For each node of a body, whether it is computed in the loop."""
+    """Tells for each node of a body whether it is computed in the loop. known: the time at which each is
+    known.
+    """
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
         n for n, time in enumerate(known) if time == When.BEFORE and body.nodes[n].types[0].extent != CONST
@@ -132,7 +133,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """The reductions of large matrices that are computed elementwise from a static."""
+    """Finds the reductions of large matrices that are computed elementwise from a static."""
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
         is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
@@ -147,7 +148,7 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """These nodes and all nodes that depend on them."""
+    """Returns these nodes and all nodes that depend on them."""
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):
@@ -156,7 +157,8 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Whether a node is an elementwise matrix computed from smaller values that are known before the loop.
+    """Tells whether a node is an elementwise matrix computed from smaller values that are known before the
+    loop.
 
     exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """
@@ -169,7 +171,7 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """The nodes at inner sequences, and those computed from them: they stay, as `lift` has moved those that
+    """Finds the nodes at inner sequences, and those computed from them. They stay: `lift` moved those that
     can leave.
     """
     inner = set[int]()
@@ -181,9 +183,10 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:
-    """The bytes per step that a stream of a value costs: it is read, and first written unless it is an input.
-    0 for a view of an input, which is read in place, and for products of several results, which are read one
-    by one.
+    """Returns the bytes per step that a stream of a value costs.
+
+    The stream is read, and first written unless it is an input. It is 0 for a view of an input, which is read
+    in place, and for products of several results, whose results are read one by one.
     """
     if len(body.nodes[number].types) > 1:
         return 0

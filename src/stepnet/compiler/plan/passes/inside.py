@@ -18,12 +18,14 @@ from stepnet.compiler.values.dtypes import DTYPES
 
 
 def inside(net: Net) -> Net:
-    """The net in which inner recurrences contain only the work that needs their memory."""
+    """Moves work that does not need the memory of inner recurrences out of them, throughout a net."""
     return rewritten(net, moved)
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence with less work in its inner recurrences; None for a node without inner recurrences."""
+    """Rebuilds a recurrence with less work in its inner recurrences; None for a node without inner
+    recurrences.
+    """
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
         return None
@@ -32,7 +34,7 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence whose constant arrays are operands; None if it has none."""
+    """Rebuilds a recurrence with its constant arrays as operands; None for other nodes."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -41,10 +43,11 @@ def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[
 
 
 def arrays_in(body: Net) -> set[int]:
-    """The constants of a body that are arrays, not single numbers, or are read as a matrix or table."""
+    """Finds the constants of a body that are arrays, not single numbers, or are read as a matrix or table."""
     users = body.users()
 
     def is_array(number: int) -> bool:
+        """Tells whether a constant is such an array."""
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})

@@ -15,12 +15,12 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def legalise(net: Net) -> Net:
-    """The net in the forms that engines run."""
+    """Rewrites products and reductions of a net in the few forms that engines run."""
     return rewritten(net, legal)
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The number of a node rewritten in these forms; None if it is legal already."""
+    """Rewrites a node in these forms, and returns the new number; None if it is legal already."""
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)
@@ -30,7 +30,9 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
-    """left @ right as products of vectors with a matrix in one dtype; booleans are counted as integers."""
+    """Adds left @ right as products of vectors with a matrix in one dtype; booleans are counted as
+    integers.
+    """
     if dtype == "bool":
         return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
     if builder.type_of(left).dtype != dtype:
@@ -53,7 +55,7 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
-    """The reduction rewritten over the last of two axes, or the first if that is the memory order."""
+    """Adds a reduction as one over the last of two axes, or over the first if that is the memory order."""
     shape = builder.type_of(number).shape
     rank = len(shape)
     over = sorted(axis % rank for axis in axes)

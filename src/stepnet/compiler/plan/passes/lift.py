@@ -24,12 +24,14 @@ Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """The net with every inner recurrence moved out of the recurrences whose memory it does not need."""
+    """Moves inner recurrences out of the recurrences whose memory they do not need, throughout a net."""
     return rewritten(net, partial(lifted, {}))
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without the nodes that can leave it, inner recurrences first; None if none can."""
+    """Rebuilds a recurrence without the nodes that can leave it, inner recurrences first; None if none
+    can.
+    """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
@@ -62,7 +64,9 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
 
 def is_inner(node: Node) -> bool:
-    """Whether a node is a recurrence over inner sequences, or has or reads values of inner sequences."""
+    """Tells whether a node is a recurrence over inner sequences, or has or reads values of inner
+    sequences.
+    """
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -70,12 +74,12 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Whether a node has the values of a static sequence."""
+    """Tells whether a node has the values of a static sequence."""
     return any(is_static_extent(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """The nodes in `among` that are roots, or depend on one."""
+    """Returns the nodes in `among` that are roots, or depend on one."""
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):
@@ -85,11 +89,10 @@ def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
 
 @dataclass
 class Lift:
-    """The pass applied to one recurrence.
+    """The pass `lift` applied to one recurrence.
 
-    leaving: the nodes of the body that leave it.
-    outward: copies them into the net around.
-    results: for each result of the recurrence, whether it was lifted, and its number outside or its new
+    leaving: the nodes of the body that leave it. outward: copies them into the outer net. results: for each
+    result of the recurrence, whether it was lifted, and its number outside or its new
         position.
     """
 
@@ -131,6 +134,6 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Whether a leaving node is computed outside: not an input, recurrence or constant."""
+        """Tells whether a leaving node is computed outside: not an input, recurrence or constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -18,14 +18,14 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """The net with added products merged, if their left sides are known at the same time and their weights
-    have the same encoding.
-    """
+    """Merges added products of a net, if left sides are known at one time and weights encoded alike."""
     return at_every_level(net, merged)
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """The net with its own sums merged; bodies are not changed."""
+    """Merges the sums of a net itself; bodies are not changed. known: the time at which each value is
+    known.
+    """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []
@@ -55,7 +55,7 @@ def merged(net: Net, known: list[When]) -> Net:
 
 
 def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
-    """The sum of some products."""
+    """Adds the sum of some products as one node; returns its number."""
     if len(group) == 1:
         return place[group[0]]
     sides = [net.nodes[number].inputs for number in group]
@@ -66,12 +66,12 @@ def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int
 
 
 def encoding(node: Node) -> dict[str, str]:
-    """The attribute for the encoding of a product's weights; empty if they have none."""
+    """Returns the attribute for the encoding of a product's weights; empty if they have none."""
     return {name: value for name, value in node.pairs if name == "weights"}
 
 
 def phases(net: Net) -> list[int]:
-    """For each node, the largest number of products, reductions and scans on a path to it."""
+    """Counts, for each node, the most products, reductions and scans on a path to it."""
     count: list[int] = []
     for node in net.nodes:
         ahead = max((count[operand] for operand in node.inputs), default=0)

@@ -18,19 +18,21 @@ from stepnet.errors import InputError
 
 
 def narrow(net: Net) -> Net:
-    """The net in which each product of a recurrence with a precision has the encoding of its weights."""
+    """Marks each product of recurrences with a low precision with the encoding of its weights."""
     return rewritten(net, marked) if any_low(net) else net
 
 
 def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
-    """Whether a recurrence of a net, at any level, has a precision among these dtypes."""
+    """Tells whether a recurrence of a net, at any level, has a precision among these dtypes."""
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
     marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
     return any(dtype in dtypes for dtype in marks) or any(any_low(recur.body, dtypes) for recur in recurs)
 
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence with its products marked, also those of its inner recurrences."""
+    """Rebuilds a recurrence with its products marked, also those of inner recurrences; None for other
+    nodes.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -41,9 +43,10 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def with_weights(body: Net, dtype: str) -> Net:
-    """The net with its own products marked; those of inner recurrences are not changed."""
+    """Marks the products of a net itself; those of inner recurrences are not changed."""
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+        """Rebuilds a product with the mark; None for other nodes."""
         node = net.nodes[number]
         return builder.copy(node, operands, weights=dtype) if can_be_narrow(net, node) else None
 
@@ -51,7 +54,7 @@ def with_weights(body: Net, dtype: str) -> Net:
 
 
 def can_be_narrow(net: Net, node: Node) -> bool:
-    """Whether a node is a product of float32 values with parameters whose int8 sum fits 32 bits."""
+    """Tells whether a node is a product of float32 values with parameters whose int8 sum fits 32 bits."""
     if node.operation != "matmul" or node.type.extent == CONST:
         return False
     left, right = (net.type_of(operand) for operand in node.inputs)
@@ -59,12 +62,12 @@ def can_be_narrow(net: Net, node: Node) -> bool:
 
 
 def narrow_weights(net: Net) -> int:
-    """The number of weights in the recurrences of a net that can be encoded in fewer bits."""
+    """Counts the weights in the recurrences of a net that can be encoded in fewer bits."""
     return sum(weights_of(node.recur.body) for node in net.nodes if node.operation == "recur")
 
 
 def weights_of(body: Net) -> int:
-    """The number of weights in the products of a step that can be encoded in fewer bits."""
+    """Counts the weights in the products of a step that can be encoded in fewer bits."""
     products = [node for node in body.nodes if can_be_narrow(body, node)]
     return sum({node.inputs[1]: body.type_of(node.inputs[1]).size for node in products}.values())
 

@@ -18,13 +18,10 @@ from stepnet.compiler.plan.passes.when import is_constant
 
 @dataclass
 class Outward:
-    """Copies nodes of a body into the net around it.
+    """Copies nodes of a recurrence's body into the outer net.
 
-    builder: the builder of the net around.
-    body: the body.
-    deep: the extent outside of values per step.
-    fixed: the nodes that are the same at every step.
-    outside: for nodes of the body, their numbers outside so far.
+    builder: the builder of the outer net. body: the body. deep: the outer extent of values per step. fixed:
+    the nodes that are the same at every step. outside: for nodes of the body, their numbers outside so far.
     """
 
     builder: Builder
@@ -34,7 +31,7 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """The extent outside of a node of the body."""
+        """Returns the outer extent of a node of the body."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -42,7 +39,7 @@ class Outward:
         return self.deep[:-1] if number in self.fixed else self.deep
 
     def number(self, number: int) -> int:
-        """The number outside of a node of the body."""
+        """Returns the number outside of a node of the body, which is copied if it is not there yet."""
         if number not in self.outside:
             node = self.body.nodes[number]
             if number in self.fixed or is_constant(node):
@@ -56,7 +53,7 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """The number outside of a node of the body, expanded to steps if it has one value per row."""
+        """Returns the number outside of a node of the body, expanded to steps if it has one value per row."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

@@ -17,15 +17,13 @@ Places = dict[int, list[int]]
 
 
 def prune(net: Net) -> Net:
-    """The net in which recurrences compute only the results that are read, and the memories that these
-    need.
-    """
+    """Removes the results of recurrences that are not read, and the memories that the others do not need."""
     return rewritten(net, partial(pruned, {}))
 
 
 def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without unused results, or a `result` of it at its new position; None for any other
-    node.
+    """Rebuilds a recurrence without unused results, or a `result` of it at its new position; None for other
+    nodes.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in kept:
@@ -46,7 +44,10 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
 
 
 def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """The positions of the memories that are read, or that a remaining output or memory needs."""
+    """Returns the positions of the memories that are read, or that a remaining output or memory needs.
+
+    wanted: for each memory, whether its final value is read.
+    """
     results, needed = [recur.body.results[place] for place in outputs], list(wanted)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
@@ -58,13 +59,13 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
 
 
 def left(recur: Recur, memories: list[int]) -> list[int]:
-    """The positions of the operands that stay."""
+    """Returns the positions of the operands that stay."""
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 
 
 def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
-    """A recurrence with only these outputs and memories."""
+    """Makes a recurrence with only these outputs and memories."""
     body = recur.body
     inputs = {body.inputs[place] for place in left(recur, memories)}
     results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]

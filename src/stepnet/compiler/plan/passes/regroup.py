@@ -14,9 +14,10 @@ from stepnet.compiler.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """The net with the sums in each body regrouped, inner bodies first."""
+    """Reorders the terms of the sums in each body by the time at which they are known, inner bodies first."""
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        """Rebuilds a recurrence with its sums regrouped; None for other nodes."""
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
@@ -27,7 +28,7 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """The body with the terms of every sum in the order in which they become known."""
+    """Makes the body with the terms of every sum in the order in which they become known."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
@@ -46,7 +47,7 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """The terms of a sum, with nested sums of the same shape and dtype flattened if only this sum reads
+    """Lists the terms of a sum; nested sums of the same shape and dtype are flattened if only this sum reads
     them.
     """
     node = body.nodes[number]

@@ -11,7 +11,7 @@ Change = Callable[[Net, list[When]], Net]
 
 
 def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
-    """The net with `rule` applied to every node; with `inside`, bodies are rewritten first.
+    """Applies `rule` to every node of a net; with `inside`, to the nodes of bodies first.
 
     The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
     number to use instead, or None to copy the node.
@@ -44,7 +44,7 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 def with_constants_outside(
     builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
 ) -> int:
-    """The number of a recurrence on operands whose constants are moved out of the body: they become operands.
+    """Rebuilds a recurrence with its constants moved out of the body, as operands; returns its number.
 
     body: the body of the node, possibly rewritten. constants: the numbers of the constants in it.
     """
@@ -66,12 +66,13 @@ def with_constants_outside(
 
 
 def at_every_level(net: Net, change: Change) -> Net:
-    """The net with `change` applied to each body, inner ones first, and to the net itself.
+    """Applies `change` to each body of a net, inner ones first, and to the net itself.
 
     change: a function of a net, and of the time at which each of its values is known, that returns a net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        """Rebuilds a recurrence with its body changed; None for other nodes."""
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
@@ -84,8 +85,9 @@ def at_every_level(net: Net, change: Change) -> Net:
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """The node that a chain of views ending in `number` shows, and the views in order; the node itself if it
-    is no view.
+    """Follows a chain of views that ends in `number`; returns the node that it shows, and the views in order.
+
+    A node that is no view shows itself.
     """
     chain: list[Node] = []
     while net.nodes[number].is_view:
@@ -95,7 +97,7 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
 
 
 def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
-    """The nodes other than views that read a value, directly or through views."""
+    """Returns the nodes other than views that read a value, directly or through views."""
     read = set[int]()
     for user in users[number]:
         read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
@@ -103,7 +105,7 @@ def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
 
 
 def value_read(net: Net, number: int) -> int:
-    """The node that a chain of views and expansions to inner sequences shows."""
+    """Returns the node that a chain of views and expansions to inner sequences shows."""
     root, _ = view_chain(net, number)
     while net.nodes[root].operation == "expand":
         root, _ = view_chain(net, net.nodes[root].inputs[0])

@@ -26,7 +26,7 @@ MUCH_LARGER, LARGE = 8, 1024
 
 
 def sink(net: Net) -> Net:
-    """The net with work that no memory depends on moved after the loops."""
+    """Moves work that no memory depends on after the loops, throughout a net."""
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -44,7 +44,7 @@ def sink(net: Net) -> Net:
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
-    """The new numbers of each result of a recurrence, after the work that can leave its body has left it."""
+    """Rebuilds a recurrence after moving work out of its body; returns the new numbers of each result."""
     node = net.nodes[number]
     recur = node.recur
     body, outputs = recur.body, recur.outputs
@@ -66,8 +66,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """The nodes that leave: those that only outputs depend on, for outputs that need a product, a reduction
-    or a scan.
+    """Returns the nodes that leave: those that only outputs depend on, if these need a product, reduction or
+    scan.
     """
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
@@ -90,8 +90,7 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
-    """Among nodes that could leave, the sums over a large memory and the nodes that they depend on: these
-    stay.
+    """Returns, among nodes that could leave, the sums over a large memory and their operands: these stay.
 
     Only the work after such a sum leaves, as in (q @ memory) @ V.
     """
@@ -111,7 +110,7 @@ def read_outs(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
-    """Whether nodes compute a small result from a large memory without a parameter: q @ memory.
+    """Tells whether nodes compute a small result from a large memory without a parameter: q @ memory.
 
     After the loop they would need the memory of every step, which would have to be stored.
     """
@@ -124,7 +123,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """The staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
+    """Lists the staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

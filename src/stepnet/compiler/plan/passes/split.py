@@ -16,7 +16,7 @@ from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """The net in which a value that is only read in parts is computed in these parts."""
+    """Computes values that are only read in parts, such as joined gates, in these parts, throughout a net."""
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,7 +25,9 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The value of a view, computed from views of the operands of its source; None if it is not split."""
+    """Rebuilds a view by viewing its source's operands; returns the new number, None if the source is not
+    split.
+    """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
         return None
@@ -53,7 +55,9 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Whether a product or pointwise value is read only through views that together are no larger than it."""
+    """Tells whether a product or pointwise value is read only through views that together are no larger than
+    it.
+    """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False
@@ -72,7 +76,7 @@ def read_in_parts(net: Net, root: int) -> bool:
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:
-    """An operand broadcast to the feature shape of the whole pointwise result; scalars stay scalars."""
+    """Broadcasts an operand to the feature shape of the whole pointwise result; scalars stay scalars."""
     shape = builder.type_of(operand).shape
     if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
@@ -80,7 +84,7 @@ def as_wide(builder: Builder, operand: int, whole: Node) -> int:
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
-    """The chain of views applied to another value; the `lead` axes before the features are not changed."""
+    """Applies a chain of views to another value; the `lead` axes before the features are not changed."""
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:
         return builder.add("reshape", number, rank=len(type_.shape), shape=())

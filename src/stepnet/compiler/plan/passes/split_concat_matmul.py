@@ -15,12 +15,12 @@ from stepnet.compiler.plan.passes.when import When
 
 
 def part(net: Net) -> Net:
-    """The net in which products of concatenations are sums of products."""
+    """Rewrites products of concatenations as sums of products, throughout a net."""
     return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The sum of products that equals the product of a concatenation; None for any other node."""
+    """Adds the sum of products that equals the product of a concatenation; None for other nodes."""
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":
         return None
@@ -40,6 +40,6 @@ def parted(known: list[When], builder: Builder, net: Net, number: int, operands:
 
 
 def stays_whole(known: list[When], net: Net, number: int) -> bool:
-    """Whether a concatenation is a result, and its pieces are known at one time."""
+    """Tells whether a concatenation is a result, and its pieces are known at one time."""
     pieces = net.nodes[number].inputs
     return number in net.results and len({known[piece] for piece in pieces}) == 1

@@ -22,7 +22,7 @@ Results = dict[int, list[int]]
 
 
 def unloop(net: Net) -> Net:
-    """The net with flat recurrences replaced if no memory of theirs is read."""
+    """Replaces flat recurrences whose memories are never read by work on all steps at once."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
     # Prune only to find these: pruning changes the order of sums, on which gradients with checkpoints rely.
@@ -30,8 +30,8 @@ def unloop(net: Net) -> Net:
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The output in place of a `result` of a replaced recurrence, and its first operand in place of the
-    recurrence; None for any other node.
+    """Returns the output in place of a `result` of a replaced recurrence, and its first operand in place of
+    the recurrence; None for other nodes.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:

@@ -30,7 +30,7 @@ class When(IntEnum):
 
 
 def when(net: Net) -> list[When]:
-    """For each node of a net, when its values are known.
+    """Determines, for each node of a net, the time at which its values are known.
 
     >>> from stepnet.compiler.net.ir import Builder
     >>> from stepnet.compiler.net.types import STEPS, Type
@@ -46,7 +46,7 @@ def when(net: Net) -> list[When]:
 
 
 def when_inside(recur: Recur) -> list[When]:
-    """For each node of a recurrence's body, when its values are known."""
+    """Determines, for each node of a recurrence's body, the time at which its values are known."""
     body = recur.body
     kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
     inputs = {number: kind for numbers, kind in kinds for number in numbers}
@@ -54,32 +54,30 @@ def when_inside(recur: Recur) -> list[When]:
 
 
 def known_once(net: Net) -> set[int]:
-    """The constants that are known when parameters are bound: parameters, and values of parameters only."""
+    """Returns the constants that are known when parameters are bound: those of parameters only."""
     pairs = enumerate(zip(net.nodes, when(net), strict=True))
     return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a node has extent const: one value for all rows."""
+    """Tells whether a node has extent const: one value for all rows."""
     return all(type_.extent == CONST for type_ in node.types)
 
 
 def of_input(node: Node) -> When:
-    """When an input is known: as a parameter, as a static, or as a sequence."""
+    """Returns the time at which an input is known: as a parameter, as a static, or as a sequence."""
     extent = node.type.extent
     return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
 
 
 def behind(node: Node) -> When:
-    """The earliest time of an operation outside the loop: after the loop, if it needs all steps."""
+    """Returns the earliest time of an operation outside the loop: after the loop, if it needs all steps."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
 def known(net: Net, earliest: list[When]) -> list[When]:
-    """For each node the time at which it is known: that of its latest operand, and not before its earliest
-    time.
-    """
+    """Determines the time at which each node is known: that of its latest operand, not before `earliest`."""
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)
@@ -88,7 +86,7 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """The earliest time of a node, adjusted by its extent."""
+    """Adjusts the earliest time of a node by its extent."""
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":

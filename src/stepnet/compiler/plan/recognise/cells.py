@@ -48,10 +48,10 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory of a body.
+    """Memory of a body, as recognition sees it.
 
-    leaf: the memory before the step, as an input of the body.
-    before, after: its values before and after the step, as polynomials.
+    leaf: the memory before the step, as an input of the body. before, after: its values before and after the
+    step, as polynomials.
     """
 
     leaf: Leaf
@@ -61,11 +61,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Match:
-    """A cell that matches the values of a body.
+    """Known cell that matches the values of a body.
 
-    semantics: the function of the cell.
-    gates: for each gate, the argument of its activation.
-    projection: the coefficient and the matrix of the projection of an LSTM's output; None if there is none.
+    semantics: the function of the cell. gates: for each gate, the argument of its activation. projection: the
+    coefficient and the matrix of the projection of an LSTM's output; None if there is none.
     """
 
     semantics: Semantics
@@ -74,7 +73,7 @@ class Match:
 
 
 def simple(algebra: Algebra, h: Memory) -> Match:
-    """The match of a simple recurrence: h' = n."""
+    """Matches a simple recurrence, h' = n; raises `DifferentError` for any other."""
     activation, argument = activation_of(h.after)
     try:
         candidate = sum_of(argument, NAMES["n"], h.leaf)
@@ -87,7 +86,7 @@ def simple(algebra: Algebra, h: Memory) -> Match:
 
 
 def gru(algebra: Algebra, h: Memory) -> Match:
-    """The match of a gated recurrent unit."""
+    """Matches a gated recurrent unit; raises `DifferentError` for any other recurrence."""
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
         activation, argument = activation_of(n)
@@ -115,8 +114,8 @@ def gru(algebra: Algebra, h: Memory) -> Match:
 
 
 def updates(h: Memory) -> Iterator[tuple[Gate, str, Polynomial]]:
-    """Each way to write h' with an update gate: the gate z, the update ("keep" or "write"), and the candidate
-    n.
+    """Yields each way to write h' with an update gate: gate z, update ("keep" or "write"), and
+    candidate n.
     """
     for z in gates_in(h.after):
         parts = z.divided(h.after)
@@ -130,8 +129,9 @@ def updates(h: Memory) -> Iterator[tuple[Gate, str, Polynomial]]:
 
 
 def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, Polynomial, Polynomial]]:
-    """Each way to write the argument of a candidate with a reset gate: the gate r, the reset ("before" or
-    "after"), and the terms outside and inside the product with r.
+    """Yields each way to write the argument of a candidate with a reset gate.
+
+    Each is the gate r, the reset ("before" or "after"), and the terms outside and inside the product with r.
     """
     for r in gates_in(argument):
         parts = r.divided(argument)
@@ -142,7 +142,9 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
 
 
 def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomial, h: Leaf) -> Sum:
-    """The argument of a GRU's candidate, as products and biases."""
+    """Reads the argument of a GRU's candidate as products and biases; raises `DifferentError` for other
+    terms.
+    """
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
     if out.h or inner.x or out.clip or inner.clip:
         raise DifferentError("the reset gate r does not multiply the memory's product alone", 2)
@@ -152,7 +154,9 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
 
 
 def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
-    """The match of a long short-term memory; h is its output and c its cell."""
+    """Matches a long short-term memory; h is its output and c its cell. Raises `DifferentError` for any
+    other.
+    """
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
     o, output_activation = output_gate(output, c.after)
@@ -187,8 +191,8 @@ def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
 
 
 def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
-    """The coefficient and matrix of the projection of an output, if any, and the output before the
-    projection.
+    """Splits an output into the projection, as coefficient and matrix (None without one), and the output
+    before it.
     """
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}
@@ -204,7 +208,7 @@ def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matr
 
 
 def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
-    """The gate o and the activation in output = o activation(cell)."""
+    """Finds the gate o and the activation in output = o activation(cell)."""
     for o in gates_in(output):
         parts = o.divided(output)
         if parts is not None and not parts[0].terms:
@@ -217,7 +221,7 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
 
 
 def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
-    """The gate f and the rest in cell = f c + rest."""
+    """Finds the gate f and the rest in cell = f c + rest."""
     parts = cell.divided(c.before.terms[0][0][0])
     if parts is None or not parts[1].terms:
         raise DifferentError("the cell c' has no term f c", 2)
@@ -229,7 +233,7 @@ def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
 
 
 def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
-    """The gate i and the candidate g in rest = i g. f: the forget gate, with which i may be coupled."""
+    """Finds the gate i and the candidate g in rest = i g. f: the forget gate, with which i may be coupled."""
     for i in gates_in(rest):
         parts = i.divided(rest)
         if parts is not None and not parts[0].terms and i.activation == f.activation:
@@ -238,7 +242,7 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
-    """The match of a cell with these gates, in the order of its arrays."""
+    """Makes the match of a cell with these gates, in the order of its arrays."""
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
         raise DifferentError("its gates are clipped to different bounds", 3)
@@ -253,11 +257,10 @@ def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """Row of the table of known cells.
 
-    cell: the name of the cell.
-    memories: the names of its memories, in order.
-    found: the function that matches it; raises `DifferentError`.
+    cell: the name of the cell. memories: the names of its memories, in order. found: the function that
+    matches it; raises `DifferentError`.
     """
 
     cell: str

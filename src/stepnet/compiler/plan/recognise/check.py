@@ -54,7 +54,7 @@ def check(known: Recognised, seed: int = 0) -> None:
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
-    """The recurrence in float64, with some of its outputs and without nodes that only the others need."""
+    """Makes the recurrence in float64, with some of its outputs and no nodes that only others need."""
     results = (*(recur.outputs[place] for place in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
@@ -62,7 +62,7 @@ def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
 def step(
     known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]
 ) -> tuple[Array, Array]:
-    """h and c after one step of the cell; for a cell without c, h twice."""
+    """Computes h and c after one step of the recognised cell; for a cell without c, h twice."""
     gates = GATES[known.cell]
     params: dict[str, Any] = {
         name: dict(zip(gates, np.split(weights[name], len(gates), axis=-1), strict=True))

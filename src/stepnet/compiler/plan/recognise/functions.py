@@ -86,14 +86,12 @@ RECIPROCAL, SIGMOID = "reciprocal", "sigmoid"
 
 @dataclass(frozen=True)
 class Rule:
-    """A spelling of an activation in normal form, with what is needed to find its argument in a value.
+    """Spelling of an activation in normal form, with the facts needed to find its argument in a value.
 
-    activation: the name of the activation.
-    net: the traced spelling.
-    anchor: the function whose first operand is slope * argument + shift.
-    names: the functions in its terms.
-    is_single: whether it is a single function times a coefficient, `factor`.
-    multiplies: whether the argument is also a factor, so that there is a term for each of the argument's
+    activation: the name of the activation. net: the traced spelling. anchor, slope, shift: the function whose
+    first operand is slope * argument + shift. names: the functions in its terms. is_single: whether it is a
+    single function times a coefficient, `factor`. multiplies: whether the argument is also a factor, so that
+    there is a term for each of the argument's
         terms.
     before: the number of rules of earlier groups.
     """
@@ -110,13 +108,11 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Whether a value with these functions in its terms may match: any further functions are in the
-        argument.
-        """
+        """Tells whether a value with these functions may match: further functions are in the argument."""
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """The candidates for the argument, from the functions in a value."""
+        """Yields the candidates for the argument, from the functions in a value."""
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
             if function.name == self.anchor and len(function.operands[0].terms) <= most:
@@ -130,22 +126,21 @@ class Rule:
 class Algebra:
     """Applies operations to polynomials, and makes each atom once.
 
-    rules: the spellings to be replaced by activations.
-    atoms: the atoms made so far.
+    rules: the spellings to be replaced by activations. atoms: the atoms made so far.
     """
 
     rules: tuple[Rule, ...]
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
     def atom(self, what: Leaf | Product | Function) -> Polynomial:
-        """An atom as a polynomial."""
+        """Makes an atom, or finds the one that is known, and returns it as a polynomial."""
         atom = self.atoms.get(what)
         if atom is None:
             atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """The value of a pointwise operation."""
+        """Applies a pointwise operation to polynomials."""
         rule = ARITHMETIC.get(operation)
         made = (
             self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
@@ -153,7 +148,7 @@ class Algebra:
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """The value of a function other than arithmetic."""
+        """Applies a function other than arithmetic to polynomials."""
         name, operands = ordered(name, operands)
         if name == "tanh":
             return self.activation("tanh", operands[0])
@@ -170,7 +165,7 @@ class Algebra:
         return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
 
     def activation(self, name: str, argument: Polynomial) -> Polynomial:
-        """The value of an activation, by its name."""
+        """Applies an activation, by its name, to an argument."""
         match name:
             case "linear":
                 return argument
@@ -182,7 +177,8 @@ class Algebra:
                 return self.atom(Function(name, (argument,)))
 
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
-        """The activation that a value is a spelling of; otherwise the value itself.
+        """Replaces a value by the activation that it is a spelling of; returns the value itself if there is
+        none.
 
         If several match, the one with the simplest coefficients is chosen: hard_sigmoid_fifth(a), not
         hard_sigmoid(1.2 a).
@@ -205,7 +201,7 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """The value of a spelling's net for an argument."""
+        """Evaluates a spelling's net for an argument."""
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
@@ -218,7 +214,7 @@ class Algebra:
 
 
 def is_fixed(what: Leaf | Product | Function) -> bool:
-    """Whether an atom depends on parameters only."""
+    """Tells whether an atom depends on parameters only."""
     if isinstance(what, Leaf):
         return what.kind == "parameter"
     if isinstance(what, Product):
@@ -227,22 +223,24 @@ def is_fixed(what: Leaf | Product | Function) -> bool:
 
 
 def unevenness(argument: Polynomial) -> int:
-    """The number of coefficients of an argument that are not powers of two."""
+    """Counts the coefficients of an argument that are not powers of two."""
     return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
 def names_in(value: Polynomial) -> frozenset[str]:
-    """The names of the functions in the terms of a value."""
+    """Returns the names of the functions in the terms of a value."""
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
 def is_condition(what: Leaf | Product | Function) -> bool:
-    """Whether an atom is 0 or 1."""
+    """Tells whether an atom is 0 or 1."""
     return isinstance(what, Function) and what.name in CONDITIONS
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
-    """A commutative function with its operands in a fixed order, numbers last; other functions unchanged."""
+    """Puts the operands of a commutative function in a fixed order, numbers last; leaves other functions
+    unchanged.
+    """
     if name in SWAPPED:
         return SWAPPED[name], operands[::-1]
     if name in COMMUTING and operands[0].constant is not None:
@@ -251,8 +249,8 @@ def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Po
 
 
 def lower_bound_inside(name: str, operands: Sequence[Polynomial]) -> tuple[Polynomial, Polynomial] | None:
-    """a and hi in maximum(minimum(a, hi), lo) with lo <= hi, which is normalised to the other order; else
-    None.
+    """Returns a and hi of maximum(minimum(a, hi), lo) with lo <= hi, which is normalised to the other order;
+    else None.
     """
     if name != "maximum" or (low := operands[1].constant) is None or (single := operands[0].single) is None:
         return None
@@ -269,7 +267,7 @@ Arithmetic = Callable[[Algebra, Sequence[Polynomial], Mapping[str, Any]], Polyno
 
 
 def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
-    """1 / value."""
+    """Computes 1 / value; raises `DifferentError` for zero."""
     if (number := value.constant) is not None:
         if number == 0:
             raise DifferentError("it divides by zero")
@@ -278,12 +276,12 @@ def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
 
 
 def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial:
-    """where(condition, yes, no): the condition is an atom that is 0 or 1."""
+    """Computes where(condition, yes, no); the condition is an atom that is 0 or 1."""
     return no + condition * (yes - no)
 
 
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
-    """A value raised to a constant power."""
+    """Raises a value to a constant power."""
     exponent = float(attributes["exponent"])
     if exponent not in (-1, 1, 2, 3):
         return algebra.function("power", operands, (("exponent", exponent),))
@@ -313,7 +311,7 @@ HOLE = Leaf("hole", 0, b"")
 
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
-    """The rows of `SPELLINGS` as rules, with their constants rounded to a dtype like those of a body."""
+    """Makes rules of the rows of `SPELLINGS`, with constants rounded to a dtype like those of a body."""
     made: list[Rule] = []
     for group in SPELLINGS:
         before = tuple(made)
@@ -322,14 +320,14 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
-    """The net of a spelling."""
+    """Traces a spelling of an activation to a net."""
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
     return builder.net([spelling(argument).number])
 
 
 def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
-    """A spelling as a rule; before: the rules that are applied to its parts."""
+    """Makes a rule of a spelling; before: the rules that are applied to its parts."""
     algebra = Algebra(before)
     hole = algebra.atom(HOLE)
     value = algebra.spelled(net, hole)

@@ -26,7 +26,7 @@ from stepnet.layout.semantics import ACTIVATIONS, SYMMETRIC
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate: an activation of an argument, as the polynomial slope * atom + offset."""
+    """Gate of a cell: an activation of an argument, as the polynomial slope * atom + offset."""
 
     activation: str
     argument: Polynomial
@@ -40,18 +40,18 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """a and b such that rest + atom * factor = a + gate * b."""
+        """Returns a and b such that rest + atom * factor = a + gate * b."""
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
+        """Returns a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
         parts = value.divided(self.atom)
         return None if parts is None else self.solved(*parts)
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """The gates that an atom may be part of."""
+    """Yields the gates that an atom may be part of."""
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -65,13 +65,13 @@ def gates_of(atom: Atom) -> Iterator[Gate]:
 
 
 def gates_in(value: Polynomial) -> Iterator[Gate]:
-    """The gates that may be factors of terms of a value."""
+    """Yields the gates that may be factors of terms of a value."""
     for atom in value.atoms():
         yield from gates_of(atom)
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """The activation that a value is, and its argument; "linear" if it is no other."""
+    """Returns the activation that a value is, and its argument; "linear" if it is no other."""
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):
@@ -81,7 +81,7 @@ def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
 
 
 def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
-    """The bound to which a value is clipped, 0 for none, and the unclipped value."""
+    """Returns the bound to which a value is clipped, 0 for none, and the unclipped value."""
     upper = bounded(value, "minimum")
     lower = None if upper is None else bounded(upper[1], "maximum")
     if upper is None or lower is None or upper[0] != -lower[0] or upper[0] <= 0:
@@ -90,7 +90,7 @@ def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
 
 
 def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
-    """The number and the value in minimum(value, number) or maximum(value, number); else None."""
+    """Returns the number and the value of minimum(value, number) or maximum(value, number); else None."""
     single = value.single
     function = None if single is None or single[1] != 1 else single[0].function
     if function is None or function.name != name or (bound := function.operands[1].constant) is None:
@@ -100,7 +100,7 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class Term:
-    """A term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
+    """Term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
     features themselves.
     """
 
@@ -113,13 +113,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Sum:
-    """The argument of an activation: a sum of products of the input and of the memory h, and of biases.
+    """Argument of an activation: a sum of products of the input and of the memory h, and of biases.
 
-    clip: the bound to which the argument is clipped; 0 for none.
-    x, h: the terms of the input and of the memory.
-    bias: the bias outside the product with the reset gate.
-    inside: the bias inside the product with the reset gate.
-    peephole: the factor of the memory c.
+    clip: the bound to which the argument is clipped; 0 for none. x, h: the terms of the input and of the
+    memory. bias: the bias outside the product with the reset gate. inside: the bias inside the product with
+    the reset gate. peephole: the factor of the memory c.
     """
 
     clip: float = 0.0
@@ -130,7 +128,7 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """The argument of the gate 1 - f."""
+        """Negates the argument: it becomes that of the gate 1 - f."""
         x, h = (
             tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
@@ -139,11 +137,10 @@ class Sum:
 
 
 def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
-    """The terms of an argument; raises `DifferentError` for a term that no known cell has.
+    """Sorts the terms of an argument; raises `DifferentError` for a term that no known cell has.
 
-    what: the name of the gate, for the message.
-    h: the memory that is multiplied by matrices.
-    cell: the memory read by peepholes, if any.
+    what: the name of the gate, for the message. h: the memory that is multiplied by matrices. cell: the
+    memory read by peepholes, if any.
     """
     clip, value = unclipped(value)
     peephole = peephole_of(value, cell)
@@ -170,13 +167,13 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
 
 
 def strange(value: Polynomial) -> set[str]:
-    """The functions in a value that are neither activations nor bounds; no known cell has any."""
+    """Returns the functions in a value that are neither activations nor bounds; no known cell has any."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
 def reading(term: Term) -> str:
-    """A description of what a term reads, for a message."""
+    """Describes what a term reads, for a message."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
     how = "without a matrix" if term.matrix is None else "by a matrix"
@@ -184,7 +181,7 @@ def reading(term: Term) -> str:
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
-    """A term of an argument that is a leaf, or its product with a matrix; None for anything else."""
+    """Makes a term of a leaf, or of its product with a matrix; None for anything else."""
     if len(others) != 1:
         return None
     what = others[0].what
@@ -199,7 +196,7 @@ def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
 
 
 def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
-    """The parameters p of a peephole: those for which the value contains the terms of p * cell."""
+    """Returns the parameters p of a peephole, for which the value contains the terms of p * cell."""
     if not cell.terms:
         return ZERO
     whole, factor = cell.terms[-1]
@@ -214,7 +211,9 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
 
 
 def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
-    """a and b such that value = a + products of gate * b, for a gate inside products with matrices."""
+    """Returns a and b such that value = a + products of gate * b, for a gate inside products with
+    matrices.
+    """
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO
     for monomial, factor in value.terms:
@@ -228,7 +227,7 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
 
 
 def gates_in_products(value: Polynomial) -> Iterator[Gate]:
-    """The gates that may be factors inside products with matrices."""
+    """Yields the gates that may be factors inside products with matrices."""
     for atom in value.atoms():
         if isinstance(atom.what, Product):
             for inner in atom.what.left:

@@ -24,7 +24,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Recognised:
-    """A recurrence that computes a known cell.
+    """Recurrence that was recognised as a known cell.
 
     Attributes:
         recur: The recurrence.
@@ -61,7 +61,7 @@ class Recognised:
         return self.semantics.cell
 
     def arrays(self, others: Sequence[Array]) -> dict[str, Array]:
-        """The arrays of the cell by name, in the dtype of the memory.
+        """Computes the arrays of the cell, by name, in the dtype of the memory.
 
         Args:
             others: The arrays of the recurrence's other operands, in order: parameters and statics.
@@ -78,7 +78,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class Refused:
-    """The reason why a recurrence computes no known cell."""
+    """Reason why a recurrence computes no known cell."""
 
     reason: str
 
@@ -87,7 +87,7 @@ class Refused:
 
 
 def recognise(of: Net | Node | Recur) -> Recognised | Refused:
-    """The known cell that a recurrence computes, or the reason why it computes none.
+    """Recognises the known cell that a recurrence computes; returns the reason if it computes none.
 
     Args:
         of: A recurrence, its node, or a net with one recurrence.
@@ -114,7 +114,7 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """The recurrence; raises `DifferentError` unless a net has exactly one."""
+    """Returns the recurrence of a net or node; raises `DifferentError` unless a net has exactly one."""
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
@@ -125,7 +125,7 @@ def recur_of(of: Net | Node | Recur) -> Recur:
 
 
 def recognised(recur: Recur) -> Recognised:
-    """The cell that a recurrence computes; raises `DifferentError`."""
+    """Recognises the cell that a recurrence computes; raises `DifferentError` if there is none."""
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
@@ -147,7 +147,7 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """The memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
+    """Lists the memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
         raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
@@ -162,7 +162,9 @@ def memories_of(recur: Recur) -> list[Leaf]:
 def result(
     values: Values, row: Row, match: Match, order: Sequence[int], memories: Sequence[Memory]
 ) -> Recognised:
-    """The result of recognition for a match."""
+    """Makes the result of recognition from a match. order: the sequences in the order of their features
+    in x.
+    """
     recur, body = values.recur, values.recur.body
     last = order[-1]
     hidden, outputs = (body.type_of(recur.memories[place]).size for place in (last, order[0]))
@@ -198,7 +200,7 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """The name, "h" or "c", of an output that is that memory after the step; None for any other output."""
+    """Returns "h" or "c" for an output that is that memory after the step; None for any other output."""
     try:
         return after.get(values.whole(number))
     except DifferentError:

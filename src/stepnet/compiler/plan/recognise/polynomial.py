@@ -24,7 +24,7 @@ ROUNDING = 4 * 2.0**-52
 
 
 class DifferentError(StepnetError):
-    """The reason why a value is not what a known cell computes.
+    """Raised with the reason why a value is not one that a known cell computes.
 
     depth: how far the match had come; the deepest reason is reported.
     """
@@ -36,11 +36,10 @@ class DifferentError(StepnetError):
 
 @dataclass(frozen=True)
 class Leaf:
-    """Some features of one input of the body.
+    """Features of one input of the body.
 
     kind: "memory", "sequence", "static" or "parameter"; the last also for constants computed from parameters.
-    number: the node of the input or constant.
-    data: the flat indices of the features in it, as bytes.
+    number: the node of the input or constant. data: the flat indices of the features in it, as bytes.
     """
 
     kind: str
@@ -55,9 +54,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] in
-    it.
-    """
+    """Matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] in it."""
 
     number: int
     row_data: bytes
@@ -76,7 +73,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """The product of a vector, which is a product of atoms, with a matrix."""
+    """Product of a vector, which is a product of atoms, with a matrix."""
 
     left: "Monomial"
     matrix: Matrix
@@ -84,7 +81,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of polynomials: an operation of the table, or an activation by its name."""
+    """Function of polynomials: an operation of the table, or an activation by its name."""
 
     name: str
     operands: tuple["Polynomial", ...]
@@ -93,12 +90,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A factor of a term.
+    """Factor of a term.
 
-    number: its rank in the order of factors.
-    what: the leaf, product or function that it stands for.
-    fixed: whether it depends on parameters only.
-    condition: whether its values are 0 or 1.
+    number: its rank in the order of factors. what: the leaf, product or function that it stands for. fixed:
+    whether it depends on parameters only. condition: whether its values are 0 or 1.
     """
 
     number: int
@@ -117,48 +112,48 @@ Monomial = tuple[Atom, ...]
 
 
 def added(one: float, other: float) -> float:
-    """The sum of two coefficients; 0 if only rounding error is left."""
+    """Adds two coefficients; returns 0 if only rounding error is left."""
     total = one + other
     return 0.0 if abs(total) <= ROUNDING * abs(one) else total
 
 
 def whole(factor: float) -> float:
-    """The coefficient, rounded to an integer if it is one up to rounding error, such as 0.2 * (1 / 0.2)."""
+    """Rounds a coefficient to an integer if it is one up to rounding error, such as 0.2 * (1 / 0.2)."""
     near = float(round(factor)) if abs(factor) < LARGEST else 0.0
     return near if near and abs(factor - near) <= ROUNDING * abs(near) else factor
 
 
 def number_of(atom: Atom) -> int:
-    """The rank of an atom."""
+    """Returns the rank of an atom."""
     return atom.number
 
 
 def numbers_of(monomial: Monomial) -> tuple[int, ...]:
-    """The ranks of the factors of a term, by which terms are ordered."""
+    """Returns the ranks of the factors of a term, by which terms are ordered."""
     return tuple(atom.number for atom in monomial)
 
 
 def multiplied(one: Monomial, two: Monomial) -> Monomial:
-    """The product of two monomials; a condition c occurs once, as c c = c."""
+    """Multiplies two monomials; a condition c occurs once, as c c = c."""
     further = tuple(atom for atom in two if not (atom.condition and atom in one))
     return tuple(sorted((*one, *further), key=number_of))
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
-    """A monomial without one of its factors."""
+    """Removes one factor from a monomial, once."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """The terms in order, each a monomial and its coefficient, which is not 0."""
+    """Sum of terms in order, each a monomial and its coefficient, which is not 0."""
 
     terms: tuple[tuple[Monomial, float], ...] = ()
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """The polynomial with these coefficients."""
+        """Makes the polynomial with these coefficients."""
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
@@ -166,12 +161,12 @@ class Polynomial:
 
     @classmethod
     def number(cls, value: float) -> "Polynomial":
-        """A number for every unit."""
+        """Makes the constant polynomial of a number."""
         return cls.of({(): float(value)})
 
     @classmethod
     def atom(cls, atom: Atom) -> "Polynomial":
-        """One atom."""
+        """Makes the polynomial of one atom."""
         return cls((((atom,), 1.0),))
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
@@ -197,7 +192,7 @@ class Polynomial:
         return Polynomial.of(total)
 
     def scaled(self, factor: float) -> "Polynomial":
-        """All coefficients multiplied by a number."""
+        """Multiplies all coefficients by a number."""
         if factor == 1:
             return self
         return Polynomial.of({monomial: old * factor for monomial, old in self.terms})
@@ -211,22 +206,22 @@ class Polynomial:
 
     @property
     def fixed(self) -> bool:
-        """Whether it depends on parameters only."""
+        """Tells whether the value depends on parameters only."""
         return all(atom.fixed for monomial, _ in self.terms for atom in monomial)
 
     @property
     def single(self) -> tuple[Atom, float] | None:
-        """The atom and its coefficient if it has a single term that is one atom; else None."""
+        """The atom and its coefficient if there is a single term that is one atom; else None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0], self.terms[0][1]
         return None
 
     def atoms(self) -> list[Atom]:
-        """The atoms of all terms, each once, in order."""
+        """Lists the atoms of all terms, each once, in order."""
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
+        """Returns rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
         power.
         """
         rest: dict[Monomial, float] = {}
@@ -245,7 +240,9 @@ ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
 def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
-    """The functions in a polynomial, and in their operands unless their name is in `stop`, each once."""
+    """Lists the functions in a polynomial, and in their operands unless their name is in `stop`, each
+    once.
+    """
     seen: dict[Atom, Function] = {}
     waiting = [polynomial]
     while waiting:

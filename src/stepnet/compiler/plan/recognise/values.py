@@ -25,11 +25,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one body.
+    """Values of a body as polynomials, computed at first use.
 
-    kinds: the kind of each input.
-    joined: the nodes that depend on a concatenation, so that their features may come from several pieces.
-    known: the values computed so far.
+    kinds: the kind of each input. joined: the nodes that depend on a concatenation, so that their features
+    may come from several pieces. known: the values computed so far.
     """
 
     recur: Recur
@@ -41,7 +40,7 @@ class Values:
 
     @classmethod
     def of(cls, recur: Recur) -> "Values":
-        """The values of a recurrence's body."""
+        """Prepares the values of a recurrence's body."""
         body = recur.body
         kinds = dict.fromkeys(recur.sequences, "sequence") | dict.fromkeys(recur.memories, "memory")
         for number in recur.others:
@@ -58,11 +57,11 @@ class Values:
         return cls(recur, Algebra(rules(dtype)), views_of(body), kinds, joined)
 
     def whole(self, number: int) -> Polynomial:
-        """All features of a node."""
+        """Returns all features of a node, as one polynomial of vectors."""
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
     def at(self, number: int, places: Array) -> Polynomial:
-        """Features of a node, by their flat indices."""
+        """Returns the features of a node at these flat indices, as one polynomial of vectors."""
         view = self.views[number]
         if view.root != number:
             return self.at(view.root, view.places(places))
@@ -73,7 +72,7 @@ class Values:
         return value
 
     def computed(self, number: int, places: Array) -> Polynomial:
-        """Features of a node that is not a view."""
+        """Computes features of a node that is not a view."""
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):
             raise DifferentError(
@@ -97,17 +96,17 @@ class Values:
         raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
-        """Whether a node is a sum, difference or product of floating constants."""
+        """Tells whether a node is a sum, difference or product of floating constants."""
         plain = ("add", "subtract", "multiply", "negative")
         return node.operation in plain and node.types[0].is_float
 
     def is_of_floats(self, node: Node) -> bool:
-        """Whether a node follows the rules of the algebra: integers overflow, and True + True is True."""
+        """Tells whether the rules of the algebra hold for a node: integers overflow, True + True is True."""
         exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, places: Array) -> Polynomial:
-        """A number if all features are equal; else a vector of parameters."""
+        """Returns a number if all features are equal; else a vector of parameters."""
         if node.operation == "constant":
             numbers = node.attributes["value"].value.reshape(-1)[places]
             if numbers.size and bool((numbers == numbers[0]).all()):
@@ -115,7 +114,7 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
 
     def cast(self, node: Node, places: Array) -> Polynomial:
-        """The operand of a cast; raises `DifferentError` for a cast that rounds."""
+        """Returns the operand of a cast; raises `DifferentError` for a cast that rounds."""
         before = self.recur.body.type_of(node.inputs[0])
         if (
             np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
@@ -127,7 +126,7 @@ class Values:
         return self.at(node.inputs[0], places)
 
     def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
-        """For features of a pointwise node: each operand, and the indices of its features that they are
+        """Lists each operand of a pointwise node, with the indices of the features that the given ones are
         computed from.
         """
         shape = node.type.shape
@@ -149,7 +148,9 @@ class Values:
     # ---- products
 
     def product(self, node: Node, places: Array) -> Polynomial:
-        """Columns of the product of a vector with a matrix: a product for each term of the vector."""
+        """Computes columns of the product of a vector with a matrix: a product for each term of the
+        vector.
+        """
         left, right = node.inputs
         view, matrix = self.views[left], self.views[right]
         width = len(matrix.axes[1])
@@ -167,16 +168,14 @@ class Values:
         return total
 
     def parts(self, number: int, places: Array) -> list[Array]:
-        """The features of a node in groups, such that each group reads a single piece of every
-        concatenation.
-        """
+        """Groups features of a node such that each group reads a single piece of every concatenation."""
         if number not in self.joined:
             return [np.arange(len(places), dtype=np.int64)]
         labels = self.labels(number, places)
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
     def labels(self, number: int, places: Array) -> Array:
-        """A label for each feature, equal for features that read the same piece of every concatenation."""
+        """Labels features: equal labels for features that read the same piece of every concatenation."""
         if number not in self.joined:
             return np.zeros(len(places), np.int64)
         view = self.views[number]
@@ -194,7 +193,7 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Features of a concatenation that all lie in one piece."""
+        """Returns features of a concatenation that all lie in one piece."""
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
             raise DifferentError(
@@ -203,7 +202,9 @@ class Values:
         return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
 
     def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
-        """For each feature of a concatenation, the piece that contains it, and its index in that piece."""
+        """Returns, for each feature of a concatenation, the piece that contains it, and its index in that
+        piece.
+        """
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)
         ends = np.cumsum([shape[axis] for shape in shapes])
@@ -219,5 +220,5 @@ class Values:
 
 
 def at_line(node: Node) -> str:
-    """The user's line of a node, for a message; empty if it is unknown."""
+    """Writes the user's line of a node, for a message; empty if it is unknown."""
     return f" at {node.source}" if node.source else ""

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """A view of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
+    """View of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
     axes[1][j].
     """
 
@@ -30,7 +30,7 @@ class View:
 
     @classmethod
     def whole(cls, root: int, shape: tuple[int, ...]) -> "View":
-        """The identity view of a node."""
+        """Makes the identity view of a node."""
         return cls(root, 0, strides(shape))
 
     @property
@@ -39,7 +39,7 @@ class View:
         return tuple(len(axis) for axis in self.axes)
 
     def places(self, features: Array) -> Array:
-        """The flat indices in the root of features of the view, which are flat indices too."""
+        """Translates flat indices of features of the view to flat indices in the root."""
         total = np.full(features.shape, self.start, np.int64)
         if self.axes:
             for axis, at in zip(self.axes, np.unravel_index(features, self.shape), strict=True):
@@ -48,7 +48,7 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The contribution of each index of each axis to the flat index, for a contiguous value."""
+    """Returns the contribution of each index of each axis to the flat index, for a contiguous value."""
     axes: list[Array] = []
     step = 1
     for size in reversed(shape):
@@ -58,7 +58,7 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """For each node of a net, the view that it is; the identity view if it is no view, or one that mixes
+    """Returns, for each node of a net, the view that it is; the identity for a node that is no view, or mixes
     axes.
     """
     views: list[View] = []
@@ -71,7 +71,7 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """The view that a node computes from a source; None if the operation is no view, or mixes axes."""
+    """Makes the view that a node computes from a source; None if the operation is no view, or mixes axes."""
     attributes = node.attributes
     axes = source.axes
     kept: tuple[Array, ...]
@@ -99,7 +99,7 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The axes of a view that is broadcast to a shape."""
+    """Broadcasts the axes of a view to a shape."""
     ahead = len(shape) - len(axes)
     padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
     return tuple(
@@ -108,7 +108,7 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """The view with another shape; None if this mixes axes, so that places are no longer a sum over axes."""
+    """Reshapes a view; None if this mixes axes, so that places are no longer a sum over axes."""
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
@@ -131,7 +131,7 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """An axis split into several; None if its places are not a sum over these."""
+    """Splits an axis into several; None if its places are not a sum over these."""
     if len(sizes) == 1:
         return [axis]
     grid = axis.reshape(sizes)

@@ -32,7 +32,7 @@ Array = np.ndarray
 
 @dataclass
 class Arrays:
-    """Builds the net that computes the arrays."""
+    """Builder of the net that computes a cell's arrays from the parameters of a body."""
 
     recur: Recur
     hidden: int
@@ -50,21 +50,21 @@ class Arrays:
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
-        """A constant of the body in the new net."""
+        """Copies a constant of the body into the new net; returns its number."""
         if number not in self.place:
             node = self.recur.body.nodes[number]
             self.place[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
         return self.place[number]
 
     def filled(self, value: float, shape: tuple[int, ...]) -> int:
-        """An array of one number."""
+        """Adds an array of one number; returns its node."""
         number = self.builder.constant(np.array(value, self.dtype))
         return self.builder.add("broadcast", number, rank=0, shape=shape)
 
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """The number of a vector: the value of a polynomial of parameters."""
+        """Adds a vector, the value of a polynomial of parameters; returns its node."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -72,7 +72,7 @@ class Arrays:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """The number of a vector: the value of a product of parameters."""
+        """Adds a vector, the value of a product of parameters; returns its node."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -80,7 +80,7 @@ class Arrays:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """The number of a vector of parameters."""
+        """Adds a vector of parameters; returns its node."""
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -97,7 +97,7 @@ class Arrays:
                 raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
-        """A value multiplied by a number."""
+        """Multiplies a value by a number."""
         if factor == 1:
             return number
         return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
@@ -105,17 +105,17 @@ class Arrays:
     # ---- picking numbers
 
     def flat(self, number: int) -> int:
-        """A constant of the body, laid flat."""
+        """Copies a constant of the body, and flattens it."""
         value = self.constant(number)
         return self.reshaped(value, (self.builder.type_of(value).size,))
 
     def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
-        """A value with another shape."""
+        """Reshapes a value."""
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
-        """Elements at some indices along an axis: a slice if these are contiguous."""
+        """Takes elements at some indices along an axis: as a slice if these are contiguous."""
         shape = self.builder.type_of(number).shape
         first, step = (
             int(places[0]) if len(places) else 0,
@@ -130,7 +130,7 @@ class Arrays:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """The number of a matrix, read from its constant."""
+        """Adds a matrix, read from its constant; returns its node."""
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
         for split in range(1, len(shape)):
@@ -152,7 +152,7 @@ class Arrays:
     # ---- the arrays
 
     def product(self, terms: Iterable[Term], features: dict[int, int], size: int) -> int:
-        """The sum of the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
+        """Adds the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
         total: int | None = None
         for term in terms:
             value = self.block(term, features[term.leaf.number], size)
@@ -160,7 +160,7 @@ class Arrays:
         return self.filled(0, (size, self.hidden)) if total is None else total
 
     def block(self, term: Term, begin: int, size: int) -> int:
-        """The matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
+        """Adds the matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
         places = term.leaf.places + begin
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
@@ -177,7 +177,9 @@ class Arrays:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """A matrix with `size` rows that has the rows of `value` at some places, and zeros elsewhere."""
+        """Makes a matrix with `size` rows that has the rows of `value` at some places, and zeros
+        elsewhere.
+        """
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -189,18 +191,20 @@ class Arrays:
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
-        """The gates side by side, in the dtype of the memory."""
+        """Concatenates the gates, in the dtype of the memory."""
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """An array in the dtype of the memory."""
+        """Casts an array to the dtype of the memory."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this width."""
+    """Tells whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this
+    width.
+    """
     if not len(down) or not len(across) or not width:
         return bool(width)
     shift = down[0] % width
@@ -211,11 +215,11 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 def arrays_of(
     recur: Recur, match: Match, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """The net from the parameters of a body to the arrays of the cell, and their names.
+    """Builds the net from the parameters of a body to the arrays of the cell; returns it and the arrays'
+    names.
 
-    begins: the first row of each sequence's features, and of the memory h.
-    sizes: the numbers of inputs, outputs and hidden units.
-    projected: whether there is no W.
+    begins: the first row of each sequence's features, and of the memory h. sizes: the numbers of inputs,
+    outputs and hidden units. projected: whether there is no W.
     """
     inputs, outputs, hidden = sizes
     made = Arrays(recur, hidden)
@@ -241,7 +245,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether each gate reads one feature of the input per unit directly, without a matrix."""
+    """Tells whether each gate reads one feature of the input per unit directly, without a matrix."""
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
