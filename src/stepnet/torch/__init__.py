@@ -33,4 +33,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
+    """Lists the public names, for completion."""
     return sorted(__all__)

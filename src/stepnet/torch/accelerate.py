@@ -26,19 +26,21 @@ NOTHING = (
 
 @dataclass(frozen=True)
 class Accelerated:
-    """The result of `accelerate`.
+    """Record of `accelerate`: which layers of a model it replaced, and why it left others. Can undo the
+    change.
 
     Attributes:
         replaced: The layers that stepnet runs now, by their names in the model.
-        left: Why other recurrent layers were not replaced, by their names; or functions of layers of
-            transformers, by the name of the layer and the function.
+        left: The reasons why other recurrent layers were not replaced, by their names in the model; for
+            single
+            functions of layers of transformers, by the name of the layer and of the function.
     """
 
     replaced: dict[str, Any]
     left: dict[str, str]
 
     def undo(self) -> None:
-        """Makes the layers those of torch.nn and of transformers again."""
+        """Gives the replaced layers their classes of torch.nn or transformers back, in place."""
         for module in self.replaced.values():
             module.__class__ = as_theirs(cast("Any", type(module)))
             module.__dict__.pop(seams.KEPT, None)
@@ -50,8 +52,8 @@ class Accelerated:
 
 
 def title(module: Any) -> str:
-    """The class of a layer; of one of transformers, with the functions that stepnet runs in it, and whether
-    its tokens are one step.
+    """Describes a replaced layer for people: its class, and for a layer of transformers also the functions
+    that stepnet runs in it.
     """
     kind = cast("Any", type(module))
     if not hasattr(kind, "stepnets"):
@@ -61,8 +63,10 @@ def title(module: Any) -> str:
 
 
 def as_theirs(kind: Any) -> Any:
-    """The class of torch.nn or transformers for one of stepnet's. PyTorch may have derived a class for the
-    one module since, as `torch.nn.utils.parametrize` does: then the same class on the base of theirs.
+    """Returns the class of torch.nn or transformers that one of stepnet's classes replaced.
+
+    PyTorch may have derived a class for a single module from stepnet's, as `torch.nn.utils.parametrize` does.
+    Then an equal class is derived from the class of torch.nn.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
     theirs |= {base: base.stepnets for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
@@ -78,7 +82,8 @@ def as_theirs(kind: Any) -> Any:
 
 def accelerate(model: Any) -> Accelerated:
     """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
-    and RNNCell, by stepnet's; gives which ones were replaced. A cell still runs one step per call.
+    and RNNCell, by stepnet's, and returns a record of the replaced layers. A cell still runs one step per
+    call.
 
     In models of Hugging Face transformers, stepnet runs the recurrences of state spaces and delta rules in
     `forward`, in `generate` and in training: the functions that transformers falls back to without kernels.
@@ -124,9 +129,10 @@ def accelerate(model: Any) -> Accelerated:
 
 
 def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
-    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left.
+    """Replaces the functions that stepnet knows in one layer of transformers.
 
-    holder: what has the layer as a part; the layer where it is the whole model.
+    Adds the layer to `replaced`, or the reasons why it or some of its functions stay to `left`, both by
+    `name`. holder: the module that contains the layer; the layer itself if it is the whole model.
     """
     kind = cast("Any", type(module))
     known = seams.seams_of(getattr(kind, "stepnets", kind))
@@ -146,8 +152,8 @@ def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: 
 
 
 def left_whole(module: Any) -> str | None:
-    """Why a layer that runs over steps is left: one that is none of torch.nn, and has no seam. None for other
-    modules.
+    """Returns the reason why a recurrent layer that is no layer of torch.nn, and that stepnet knows no
+    functions of, is left as it is; None for modules that are not recurrent.
     """
     kind = cast("Any", type(module))
     known = {theirs.__name__ for theirs in OURS}
@@ -157,7 +163,7 @@ def left_whole(module: Any) -> str | None:
 
 
 def refusal(module: Any) -> str | None:
-    """Why a layer cannot be replaced; None if it can."""
+    """Returns the reason why a layer of torch.nn cannot be replaced by stepnet's; None if it can."""
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return "it is stepnet's already"

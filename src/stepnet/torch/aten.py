@@ -21,11 +21,11 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Row:
-    """An operation.
+    """Row of the table of ATen operations that a step may use.
 
-    rule: takes the `Result` that PyTorch infers for the operation, and the arguments. folded: whether the
-    operation accepts values whose first axis is rows and positions joined. steps: the function of a value
-    along the steps of sequences, in a model.
+    rule: computes the result from the `Result` that PyTorch infers and the operation's arguments. folded:
+    whether the operation accepts values whose first axis is rows and positions joined. steps: computes the
+    operation along the steps of sequences, in a model; None if it has no such meaning.
     """
 
     rule: Function
@@ -34,7 +34,9 @@ class Row:
 
 
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
-    """A function whose operands are first cast to the dtype of the result."""
+    """Makes the row of an operation that `function` computes after all operands are cast to the result's
+    dtype.
+    """
 
     def rule(result: Result, *values: Any, **options: Any) -> Any:
         return function(*to(result.dtype, values), **options)
@@ -43,12 +45,12 @@ def promoted(function: Function, folded: bool = False, steps: Function | None = 
 
 
 def pointwise(function: Function) -> Row:
-    """An elementwise function whose operands are first cast to the dtype of the result."""
+    """Makes the row of an elementwise operation whose operands are first cast to the dtype of the result."""
     return promoted(function, folded=True)
 
 
 def compared(function: Function) -> Row:
-    """An elementwise function whose operands are first cast to their common dtype."""
+    """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
 
     def rule(result: Result, *values: Any) -> Any:
         return function(*to(result.common, values))
@@ -57,7 +59,7 @@ def compared(function: Function) -> Row:
 
 
 def of_bits(function: Function) -> Row:
-    """A bitwise function: of booleans, since steps have no integer bits."""
+    """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
 
     def rule(result: Result, *values: Any) -> Any:
         if result.dtype != "bool":
@@ -68,7 +70,9 @@ def of_bits(function: Function) -> Row:
 
 
 def truths(function: Function) -> Row:
-    """An elementwise function of operands as booleans: true where they are not zero."""
+    """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
+    zero.
+    """
 
     def rule(_: Result, *values: Any) -> Any:
         return function(*map(as_bool, values))
@@ -77,7 +81,7 @@ def truths(function: Function) -> Row:
 
 
 def plain(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
-    """A function of its operands unchanged."""
+    """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
 
     def rule(_: Result, *values: Any, **options: Any) -> Any:
         return function(*values, **options)

@@ -51,7 +51,9 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function that draws random numbers, so that it refuses a generator."""
+    """Wraps a function that draws random numbers, so that it raises `StepError` if it is given a
+    generator.
+    """
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
@@ -75,14 +77,18 @@ UNKNOWN = {
 
 
 class Counted(shapes.ShapeEnv):
-    """PyTorch's shape environment, in which nothing may depend on the number of rows or steps."""
+    """PyTorch's shape environment, in which nothing may depend on the number of rows or steps, so that one
+    graph holds for all numbers of them.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[misc]
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """The value of an expression; raises `StepError` if it depends on such a number."""
+        """Evaluates an expression of sizes for PyTorch; raises `StepError` if it depends on the number of
+        rows or steps.
+        """
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
@@ -94,12 +100,12 @@ class Counted(shapes.ShapeEnv):
         return value
 
     def dependent(self, expression: Any) -> StepError:
-        """The error for code that depends on the value of a symbolic expression."""
+        """Makes the error for code that depends on the number of rows or steps in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
-        """A new symbol for the number of rows, sequences or steps. name: which of these."""
+        """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
         hint, source = HINTS[name], sources.ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
@@ -107,7 +113,9 @@ class Counted(shapes.ShapeEnv):
 
 
 def asked_by_user() -> bool:
-    """Whether the user's code reads the value of a symbol, rather than PyTorch in one of its operations."""
+    """Tells whether the user's code, rather than PyTorch inside one of its operations, reads a symbol's value
+    now.
+    """
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
         frame = frame.f_back
@@ -118,12 +126,14 @@ def asked_by_user() -> bool:
 
 
 class Held(dispatch.TorchDispatchMode):
-    """A context in which tensors that the step closes over must not change."""
+    """Context in which a step that changes a tensor it closes over in place is refused."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """The result of an operation; raises `StepError` if it would change such a tensor."""
+        """Runs an operation of PyTorch; raises `StepError` if it would write to a tensor that is not
+        traced.
+        """
         formal = operation._schema.arguments
         values = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
         for argument in formal:
@@ -136,8 +146,10 @@ class Held(dispatch.TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a function on tensors: its name, its dtype, and its sizes, of which those that are not
-    known are the names of symbols. is_parameter: whether it must not change.
+    """Argument of a function that is traced: its name, dtype and sizes.
+
+    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers. is_parameter: whether the
+    function must not change it.
     """
 
     name: str
@@ -147,7 +159,7 @@ class Argument:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> "Argument":
-        """The argument for a value of a step."""
+        """Makes the argument for a value of a step from its type; raises `StepError` for inner sequences."""
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
         lead = () if type_.extent == CONST else ("rows",)
@@ -156,18 +168,18 @@ class Argument:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph as a `torch.fx.GraphModule`, with the names of its symbols."""
+    """Traced function: a `torch.fx.GraphModule`, and the names of the symbols that occur in its sizes."""
 
     module: Any
     names: Mapping[Any, str]
 
     @property
     def nodes(self) -> list[Any]:
-        """The nodes in order, the arguments first."""
+        """The nodes of the graph in order; the arguments come first."""
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """The tensor of a `get_attr` node; raises `StepError` for a generator that is drawn from."""
+        """Returns the tensor that a `get_attr` node reads; raises `StepError` if it is a random generator."""
         held = getattr(self.module, node.target)
         if isinstance(held, torch.Generator):
             operation = next(iter(node.users))
@@ -200,6 +212,7 @@ def graph_of(
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
+        """Calls the function, and raises `StepError` if it changed a parameter in place."""
         token = TRACES.set(True)
         try:
             with Rewritten({**replaced, **RANDOM}, line), Held():
@@ -229,7 +242,7 @@ def graph_of(
 
 @cache
 def smaller() -> dict[Any, Callable[..., Any]]:
-    """The decompositions of composed operations: PyTorch's own for its core set, and those of norms."""
+    """Returns PyTorch's decompositions of composed operations into simpler ones: its core set, and norms."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -245,7 +258,10 @@ def smaller() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def messages(names: Mapping[Any, str]) -> Generator[None]:
-    """A context in which PyTorch's errors become a `StepError` with the user's line."""
+    """Context in which errors of PyTorch become a `StepError` that quotes the user's line.
+
+    names: the names of symbols, to be put in place of PyTorch's own in messages.
+    """
     try:
         yield
     except StepError as error:
@@ -265,7 +281,9 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
 
 @contextmanager
 def silent(name: str) -> Generator[None]:
-    """A context in which one of PyTorch's modules does not log the errors that it raises."""
+    """Context in which one of PyTorch's modules does not log the errors that it raises. name: of its
+    logger.
+    """
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
     try:
@@ -275,7 +293,9 @@ def silent(name: str) -> Generator[None]:
 
 
 def changed(what: str) -> StepError:
-    """The error for a step that changes a tensor in place. what: the tensor, for the message."""
+    """Makes the error for a step that changes a tensor in place. what: the tensor, as the message names
+    it.
+    """
     return StepError(
         f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "
         "on a module that keeps statistics"
@@ -283,7 +303,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges consecutive permutations into one."""
+    """Merges, in place, each pair of consecutive permutations in a graph into one."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

@@ -36,8 +36,10 @@ BOUND = "_bound"
 
 
 class Runnable:
-    """The net of layers, with and without gradients. Its inputs are the sequences, memories, statics and
-    parameters, its results the outputs and the last memories.
+    """Net of layers with both ways to run it: with gradients, or without them and bound to fixed parameters.
+
+    The net's inputs are the sequences, memories, statics and parameters; its results are the outputs and the
+    last memories.
     """
 
     def __init__(self, program: LayersProgram) -> None:
@@ -58,7 +60,10 @@ class Runnable:
         statics: list[Any] | None = None,
         checkpoint: Checkpoint = None,
     ) -> list[Any]:
-        """The results; outputs lie as the data do. memories: none for zeros."""
+        """Runs the net on tensors and returns its outputs, laid out as `data`, followed by the last memories.
+
+        A call without gradients runs the program bound to the module's parameters. memories: empty for zeros.
+        """
         still, transformed, batch = statics or [], is_transformed(), place.batch(data)
         self.check(batch, data, memories, still, parameters)
         if not transformed and not (
@@ -80,8 +85,11 @@ class Runnable:
         return [*whole, *results[outputs:]]
 
     def in_order(self, place: Place, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
-        """The results for the net's inputs in their order, each of [total, ...] where there is one per step;
-        behind them what is saved for the gradients of the wanted ones.
+        """Runs the net on its inputs in the net's order, for PyTorch's operator, which has flat lists of
+        tensors only.
+
+        Returns the net's results, those per step as [total, ...], followed by the values that the gradients
+        of the wanted inputs need. wanted: positions of these inputs; empty runs without gradients.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, batch = inputs[0], place.batch(inputs[0])
@@ -96,7 +104,9 @@ class Runnable:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "Bound":
-        """The bound program for calls without gradients, cached by the addresses of the parameters."""
+        """Returns the bound program for calls without gradients, cached by the addresses of the
+        parameters.
+        """
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, Bound())
@@ -105,7 +115,9 @@ class Runnable:
     def check(
         self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]
     ) -> None:
-        """Raises `InputError` for tensors unlike what the net says: machine code takes them as they are."""
+        """Raises `InputError` for tensors whose shapes or dtypes differ from the net's: machine code does not
+        check.
+        """
         leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
         inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
         for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
@@ -118,9 +130,9 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Parameters:
-    """A program with parameters, and its prepared calls.
+    """Program bound to copies of a module's parameters, with its prepared calls.
 
-    bits: the contents of the parameters when they were bound.
+    bits: the parameters at the time when they were bound, as integers, to find changes.
     """
 
     runnable: Runnable
@@ -130,32 +142,32 @@ class Parameters:
 
     @classmethod
     def of(cls, runnable: Runnable, tensors: list[Any]) -> "Parameters":
-        """Copies of the parameters, bound."""
+        """Copies the parameters and binds the program to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
     def are(self, runnable: Runnable, tensors: list[Any]) -> bool:
-        """Whether they still are these, bit by bit."""
+        """Tells whether a module's parameters still equal, bit by bit, those that the program is bound to."""
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
         )
 
 
 def bits_of(tensor: Any) -> Any:
-    """The bits of numbers: a NaN is equal to itself, and zeros with different signs are not."""
+    """Views floats as integers, so that NaNs compare equal and zeros of different sign do not."""
     wide = {torch.float32: torch.int32, torch.float64: torch.int64}
     return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
 
 
 class Bound:
-    """The program that runs a module without gradients, bound to its latest parameters."""
+    """Program that runs a module without gradients, bound to the module's latest parameters."""
 
     def __init__(self) -> None:
         self.latest: Parameters | None = None
 
     def parameters(self, runnable: Runnable, tensors: list[Any]) -> Parameters:
-        """The parameters, bound anew if they have changed."""
+        """Returns the bound parameters; binds them anew if the module's parameters have changed."""
         latest = self.latest
         if latest is None or not latest.are(runnable, tensors):
             latest = self.latest = Parameters.of(runnable, tensors)
@@ -170,7 +182,9 @@ class Bound:
         tensors: list[Any],
         statics: list[Any],
     ) -> list[Any]:
-        """Runs a `Runnable`, and returns its results."""
+        """Runs a `Runnable` without gradients, bound to `tensors` (the parameters), and returns its
+        results.
+        """
         bound = self.parameters(runnable, tensors)
         array, program, programs = array_of(data), bound.program, bound.programs
         initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None

@@ -69,17 +69,17 @@ class Sizes:
 
     @property
     def cell(self) -> Cell:
-        """The cell."""
+        """Cell that computes a module of this mode."""
         return CELLS["lstm_projection" if self.projected else MODES[self.mode]]
 
     @property
     def directions(self) -> int:
-        """The number of directions."""
+        """Number of directions: 1 or 2."""
         return 2 if self.bidirectional else 1
 
     @property
     def output(self) -> int:
-        """The features of each direction's output."""
+        """Number of features of the output of one direction."""
         return self.projected or self.hidden
 
     @property
@@ -93,37 +93,37 @@ class Sizes:
         }
 
     def alone(self, layer: int) -> "Sizes":
-        """The sizes of a single layer of these."""
+        """Returns the sizes of one layer of a module of several layers."""
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
 
     @property
     def recurrences(self) -> Layer:
-        """The layers, with zeros for parameters."""
+        """Makes the layers with zeros as parameters."""
         every = [self.alone(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
         )
 
     def of(self, weights: Sequence[Any]) -> Layer:
-        """The layers with these parameters, which are in the order in which PyTorch's modules have them."""
+        """Makes the layers from parameters in the order in which PyTorch's modules list them."""
         remaining = iter(weights)
         return Stack([self.alone(layer).directed(remaining) for layer in range(self.layers)])
 
     def directed(self, weights: Iterator[Any]) -> Layer:
-        """A layer in all its directions, with the next parameters."""
+        """Makes one layer, in one or both directions, and takes its parameters from the iterator."""
         forward = self.recurrence(weights, False)
         return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
-        """A layer in one direction, with the next parameters."""
+        """Makes one layer in one direction, and takes its parameters from the iterator."""
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
 
 
 def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
-    """The step of a cell for parameters in PyTorch's layout, where matrices are transposed."""
+    """Makes a cell's step for parameters in PyTorch's layout: PyTorch's names, and transposed matrices."""
 
     def step(x: Any, memory: Any, params: Any) -> Any:
         own = {ours: params[theirs] for ours, theirs in NAMES.items() if theirs in params}
@@ -134,8 +134,10 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
 
 @lru_cache(MOST_KEPT)
 def program_of(sizes: Sizes) -> LayersProgram:
-    """The program of layers of these sizes. Its inputs are the sequences, h (and c) of each recurrence, and
-    the parameters of each; its results are the outputs, and the final h (and c) of each.
+    """Compiles layers of these sizes to a program.
+
+    Its inputs are the sequences, h (and c) of each recurrence, and the parameters of each. Its results are
+    the outputs, and the final h (and c) of each recurrence.
     """
     nothing = np.zeros((0, 0, sizes.inputs), sizes.dtype)
     return LayerPrograms(sizes.recurrences).read(nothing, None, None, None, False).program

@@ -11,14 +11,16 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
-    """The tensors unchanged; under autocast cast to this dtype, that of the parameters."""
+    """Casts tensors to `dtype`, the parameters' dtype, if autocast is on; otherwise returns them
+    unchanged.
+    """
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     return [tensor.to(dtype) for tensor in tensors]
 
 
 def dtypes_refused(parameters: Iterable[Any]) -> str | None:
-    """Why a module with these parameters cannot be replaced, by their dtypes; None if it can."""
+    """Returns the reason why stepnet cannot run a module with parameters of these dtypes; None if it can."""
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
@@ -30,7 +32,7 @@ def check_tensors(
 ) -> None:
     """Raises `InputError` unless all tensors are on the CPU and have the same dtype, float32 or float64.
 
-    title: the module's name. names: those of its parameters.
+    title: the module's name, for messages. names: the names of the parameters.
     """
     dtype = parameters[0].dtype
     if dtype not in DTYPES:

@@ -32,10 +32,9 @@ library: Any = pytorch("torch.library")
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a layer.
+    """Recipe for a recurrent layer of a traced module.
 
-    layer: makes the layer from its parameters.
-    memory: the structure of its memory.
+    layer: makes the layer from its parameters. memory: the structure of the layer's memory.
     """
 
     layer: Callable[[Sequence[Traced]], Layer]
@@ -44,10 +43,10 @@ class Build:
 
 @dataclass
 class Layers:
-    """The recurrent layers of a module while it is traced.
+    """Recurrent layers that were met while a module is traced.
 
-    rows: the number of sequences, a symbol. builds: what each node makes, by the node's number. path: the
-    names of the modules in the current calls, from the whole inwards.
+    rows: the number of sequences, a symbol. builds: the recipe of each layer, by the number in its node.
+    path: the names of the modules in the current calls, outermost first.
     """
 
     rows: Any = None
@@ -55,17 +54,17 @@ class Layers:
     path: list[str] = field(default_factory=list[str])
 
     def line(self) -> str:
-        """The user's line in the current calls, and the module that it is in."""
+        """Returns the user's line in the current calls, and the module that it is in, for messages."""
         return line_of_call() + (f"\n  in module {self.path[-1]}" if self.path else "")
 
     def node(self, build: Build, *operands: Any) -> list[Any]:
-        """The results of a layer."""
+        """Adds a node for a recurrent layer to the graph that is traced, and returns its results."""
         self.builds.append(build)
         return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
 
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
-        """A context in which the recurrent layers of a module give nodes."""
+        """Context in which each recurrent layer of a module adds one node to the graph instead of running."""
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
         try:
@@ -87,7 +86,9 @@ class Layers:
                 hook.remove()
 
     def hooked(self, name: str, module: Any) -> list[Any]:
-        """The hooks that note when a module is called."""
+        """Registers hooks that keep `path` up to date when a module is called, and returns them for
+        removal.
+        """
 
         def enter(*_: Any) -> None:
             self.path.append(name)
@@ -104,14 +105,16 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def method_of(module: Any) -> str | None:
-    """The name of the method that is replaced in a recurrent layer; None for other modules."""
+    """Returns the name of the method to replace in a recurrent layer while tracing; None for other
+    modules.
+    """
     if isinstance(module, Recurrence):
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
 
 
 def memory_of(layer: Layer) -> Any:
-    """The structure of a layer's memory."""
+    """Returns the structure of a layer's memory: of one recurrence, a stack, or both directions."""
     if isinstance(layer, RNN):
         return layer.memory
     assert isinstance(layer, Stack | Bidirectional)
@@ -120,14 +123,19 @@ def memory_of(layer: Layer) -> Any:
 
 @dataclass(frozen=True)
 class Standing:
-    """The stand-in for a recurrent layer while its module is traced. program: that of a `Recurrence`."""
+    """Stand-in for a recurrent layer while the model that contains it is traced.
+
+    module: the recurrent layer. program: the program of a `Recurrence`; None for a layer of torch.nn.
+    """
 
     layers: Layers
     module: Any
     program: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """The forward of a layer of torch.nn."""
+        """Replaces the forward of a layer of torch.nn: checks the call, and adds the layer's node to the
+        graph.
+        """
         module, packed = self.module, isinstance(input, PackedSequence)
         data = input.data if packed else input
         weights = [getattr(module, name) for name in module._flat_weights_names]
@@ -149,7 +157,7 @@ class Standing:
         return input._replace(data=outputs) if packed else outputs, in_form(module, final)
 
     def check(self, data: Any, packed: bool) -> None:
-        """Raises `StepError` for what a layer is not called with in a model."""
+        """Raises `StepError` for dropout between layers, and for data without a batch axis."""
         module = self.module
         if module.training and module.dropout and module.num_layers > 1:
             raise StepError(RANDOM)
@@ -160,7 +168,9 @@ class Standing:
             )
 
     def results(self, given: Any, states: list[Any], statics: list[Any]) -> list[Any]:
-        """The results of a `Recurrence`."""
+        """Replaces `Recurrence.results`: adds the recurrence's node to the graph. Returns outputs and last
+        memories.
+        """
         module, data = self.module, given.data
         if given.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
@@ -174,6 +184,7 @@ class Standing:
         ]
 
         def layer(params: Sequence[Traced]) -> Layer:
+            """Makes the recurrence with parameters of the net that is built."""
             rnn = module.rnn(list(module.tensors.values()))
             return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
 
@@ -186,12 +197,12 @@ class Standing:
 
 
 def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
-    """The steps without padding, and how many sequences there are at each."""
+    """Replaces `torch._pack_padded_sequence`: gives steps without padding, and batch sizes of the steps."""
     return tuple(torch.ops.stepnet.packed(x, lengths, int(batch_first)))
 
 
 def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) -> Any:
-    """The steps padded again, and the lengths."""
+    """Replaces `torch._pad_packed_sequence`: gives padded steps and lengths. Refuses a fixed total length."""
     if isinstance(total, int):
         raise StepError(
             "pad_packed_sequence has a total_length that is a number: x.size(1) is one that is not"
@@ -201,7 +212,7 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
 
 
 def sorted_rows(function: Any) -> Callable[..., Any]:
-    """torch.sort or torch.argsort; of one number for each sequence a node."""
+    """Wraps torch.sort or torch.argsort: for one number per sequence it adds a node to the graph."""
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
         if x.dim() != 1 or isinstance(x.shape[0], int):
@@ -213,7 +224,9 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
 
 
 def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Wraps a pooling function: over all steps it is a reduction, and any other use is refused."""
+    """Wraps a pooling function of PyTorch: pooling over all steps becomes `reduced`, any other use is
+    refused.
+    """
     adaptive = function.__name__.startswith("adaptive")
 
     def rule(
@@ -238,7 +251,9 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """The parts of x along an axis; raises `StepError` if those are sequences or steps."""
+    """Replaces torch.unbind: splits x along an axis; raises `StepError` if that axis is sequences or
+    steps.
+    """
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a model cannot take sequences or steps apart, nor loop over a tensor of them, nor make a list "
@@ -248,12 +263,12 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def mean(x: Any) -> Any:
-    """The mean over the last axis, which becomes one of size one."""
+    """Computes the mean over the last axis, which is kept with size one."""
     return x.mean(-1, keepdim=True)
 
 
 def largest(x: Any) -> Any:
-    """The largest over the last axis, which becomes one of size one."""
+    """Computes the maximum over the last axis, which is kept with size one."""
     return x.amax(-1, keepdim=True)
 
 
@@ -264,7 +279,9 @@ RANDOM = "dropout draws random numbers: call .eval() on the module"
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """x itself if dropout is off; raises `StepError` if it would draw random numbers."""
+    """Replaces dropout: returns x unchanged in evaluation; raises `StepError` if it would draw random
+    numbers.
+    """
     if training and p > 0:
         raise StepError(RANDOM)
     return x
@@ -304,31 +321,31 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
-    """Empty tensors like those of `packed`."""
+    """Makes empty tensors with the shapes of the results of the operator `packed`."""
     total = x.shape[0] * x.shape[1]
     return x.new_empty(total, *x.shape[2:]), lengths.new_empty(x.shape[time])
 
 
 def padded_shapes(data: Any, counts: Any, rows: Any, time: int) -> Any:
-    """Empty tensors like those of `padded`."""
+    """Makes empty tensors with the shapes of the results of the operator `padded`."""
     lead = (rows, counts.shape[0]) if time else (counts.shape[0], rows)
     return data.new_empty(*lead, *data.shape[1:]), counts.new_empty(rows)
 
 
 def sorted_shapes(x: Any) -> Any:
-    """Empty tensors like sorted numbers and their places."""
+    """Makes empty tensors with the shapes of the results of the operator `sorted`: values and positions."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
 
 
 def layer_shapes(
     number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
 ) -> Any:
-    """Empty tensors like the results of a layer."""
+    """Makes empty tensors with the shapes of a layer's results, those of `like`."""
     return [torch.empty_like(tensor) for tensor in like]
 
 
 def never(*arguments: Any) -> Any:
-    """Raises `StepError`: PyTorch never runs these operators, which graphs of modules hold."""
+    """Raises `StepError`: graphs of modules contain these operators, but PyTorch never runs them."""
     raise StepError("this operator is in graphs that stepnet makes of modules, and does not run")
 
 
@@ -343,7 +360,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def define() -> None:
-    """Makes the operators known to PyTorch."""
+    """Registers the operators of `OPERATORS` with PyTorch."""
     for schema, shapes in OPERATORS.items():
         name, arguments = schema.split("(", 1)
         made = library.custom_op(f"stepnet::{name}", never, mutates_args=(), schema=f"({arguments}")

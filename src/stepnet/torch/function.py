@@ -40,22 +40,32 @@ NO_VMAP = (
 
 
 class Differentiable:
-    """A net whose results have gradients: those of the inputs at these places are wanted at each call."""
+    """Net as a function of tensors with gradients, whose programs are kept.
+
+    Attributes:
+        net: The net.
+        kept: The compiled forward and backward programs, by the inputs whose gradients are wanted.
+        floats: The positions of the floating-point results, which have cotangents.
+    """
 
     def __init__(self, net: Net) -> None:
         self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
-        """The function that runs it and its gradients with respect to these inputs."""
+        """Returns the forward and backward runs of the net for gradients of inputs at positions `wanted`."""
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """The same where everything is kept, which a graph says the shapes of."""
+        """Returns halves of the gradient that save everything: a graph must know the saved values' shapes."""
         return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
-        """The gradients of these inputs, as a function of all inputs and the cotangents of all results."""
+        """Returns the gradients of the inputs at the positions `wanted`, as a function that has gradients
+        itself.
+
+        Its inputs are all inputs of the net, followed by the cotangents of all results.
+        """
 
         def made() -> Differentiable:
             both = vjp(self.net, wanted)
@@ -66,14 +76,16 @@ class Differentiable:
     def __call__(
         self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any], checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """The results. batch: where the sequences lie. tensors: the inputs; None is a memory of zeros."""
+        """Runs the net; returns results that autograd knows. wanted: inputs with gradients. tensors: None for
+        zeros.
+        """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
 
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: as a function with gradients if some are required, and else plainly."""
+    """Runs a net over tensors: with gradients if an input requires them, otherwise as a plain call."""
 
     program: NetProgram
     differentiable: Differentiable
@@ -81,8 +93,10 @@ class NetRun:
     def __call__(
         self, batch: Batch, inputs: Sequence[Any], engine: Order = AUTO, checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """The results of the net. inputs: those of the net; None is a memory of zeros. engine: what runs
-        calls without gradients.
+        """Runs the net and returns its results.
+
+        inputs: the inputs of the net; None stands for a memory of zeros. engine: runs calls without
+        gradients.
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()
@@ -97,20 +111,20 @@ class NetRun:
 
 
 class NetFunction(torch.autograd.Function):
-    """The autograd function of a net. All its inputs, outputs and saved values are tensors that PyTorch
-    tracks.
+    """Autograd function of a net. All its inputs, outputs and saved values are tensors that PyTorch tracks,
+    so it works under the transforms of torch.func and has gradients of any order.
     """
 
     @staticmethod
     def forward(
         made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
     ) -> Any:
-        """The results, followed by the saved values."""
+        """Runs the net; returns its results, followed by the values that are saved for backward."""
         return run_forward(made.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Saves the inputs, and what the backward half reads."""
+        """Saves the inputs, and the outputs that the backward half reads."""
         ctx.made, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[len(ctx.made.net.results) :])
@@ -121,7 +135,7 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """The gradients of the inputs; None for those that are not wanted."""
+        """Computes the gradients of the inputs; None for inputs whose gradients are not wanted."""
         made, wanted = ctx.made, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
@@ -140,45 +154,49 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Refused."""
+        """Raises `InputError`: forward-mode derivatives are not supported."""
         raise InputError(NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        """Refused."""
+        """Raises `InputError`: torch.vmap is not supported."""
         raise InputError(NO_VMAP)
 
 
 class QuickFunction(torch.autograd.Function):
-    """The same outside of transforms: PyTorch takes 40 microseconds to bind arguments of the other."""
+    """Autograd function that does the work of `NetFunction` outside of torch.func's transforms.
+
+    PyTorch takes 40 microseconds to bind the arguments of a function with `setup_context`, and this one has
+    none.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """See `NetFunction`."""
+        """Runs `NetFunction.forward` and saves what backward reads."""
         output = NetFunction.forward(*inputs)
         NetFunction.setup_context(ctx, inputs, output)
         return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """See `NetFunction`. A step of training that is compiled as a whole would trace it."""
+        """Runs `NetFunction.backward`, hidden from torch.compile, which would trace it."""
         return untraced(NetFunction.backward)(ctx, *cotangents)
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """The places of tensors that require a gradient."""
+    """Returns the positions of the tensors that require a gradient."""
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
 def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """The places of tensors that may have a gradient."""
+    """Returns the positions of the floating-point tensors, which may have a gradient."""
     return tuple(
         place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
     )
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is under way, or forward-mode differentiation."""
+    """Tells whether a transform of torch.func, or forward-mode differentiation, is active."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
@@ -189,7 +207,7 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of a net as tensors, followed by the saved values."""
+    """Runs a net forward on tensors; returns its results and then the values saved for backward."""
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -197,24 +215,26 @@ def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple
 def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """The gradients of a net as tensors."""
+    """Computes a net's gradients from its inputs, the cotangents of its results and the saved values, as
+    tensors.
+    """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
     return as_tensors(gradients, [*arrays, *known, *kept])
 
 
 def call_in(batch: Batch) -> Call:
-    """A call on sequences that lie as those of a batch."""
+    """Makes a call whose sequences have the positions of a batch's, and no arrays yet."""
     return call_of(batch, [], [], False, None, None)
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
-    """The arrays of tensors; None stays."""
+    """Views tensors as arrays without a copy; None stays None."""
     return [None if tensor is None else view_of(tensor) for tensor in tensors]
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
-    """Arrays as tensors, of which none shares numbers with another, or with known ones."""
+    """Makes tensors of arrays, and copies an array that shares memory with another one or with `known`."""
     taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
     for array in arrays:
         # A view has the array that it is of as its base, and all else lies in memory of its own.
@@ -225,20 +245,20 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
 
 
 def array_of(tensor: Any) -> Array:
-    """The numbers of a tensor, C-contiguous; where it is that, they are not copied."""
+    """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous."""
     return tensor.detach().contiguous().numpy()
 
 
 def view_of(tensor: Any) -> Array:
-    """As `array_of`, for memory that PyTorch may free afterwards, as FSDP does with whole parameters.
+    """Returns a tensor's numbers as a C-contiguous array whose memory PyTorch may free later.
 
-    A tensor whose `numpy()` was asked for once can never be freed so.
+    After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters.
     """
     return np.from_dlpack(tensor.detach().contiguous())
 
 
 def tensor_of(array: Array) -> Any:
-    """A tensor with an array's memory."""
+    """Makes a tensor that shares an array's memory; a copy if the array is read-only or has gaps."""
     flags = array.flags
     if not (flags.c_contiguous and flags.writeable):
         array = array.copy("C")

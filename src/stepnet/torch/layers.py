@@ -22,9 +22,10 @@ torch: Any = pytorch("torch")
 
 
 class Layer:
-    """The forward of a module of torch.nn, whose subclass comes behind this one.
+    """Base class that replaces the forward of a recurrent module of torch.nn; the module's class is the next
+    base.
 
-    checkpoint: what is kept for gradients, as of `stepnet.vjp`'s call.
+    checkpoint: every how many steps states are kept for gradients; see `GRU`.
     """
 
     checkpoint: Checkpoint = None
@@ -36,7 +37,9 @@ class Layer:
             self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """The outputs and the last states. See the class in torch.nn."""
+        """Runs the module and returns the outputs and the last states, as the forward of the class in
+        torch.nn does.
+        """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
@@ -44,14 +47,18 @@ class Layer:
         return run(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the compiled program, which a copy makes anew."""
+        """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
         return state
 
 
 def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
-    """The results of a module. theirs: the forward of torch.nn, which raises errors about axes."""
+    """Runs a module's forward in machine code: reads the sequences, checks them, runs the layers, restores
+    the form.
+
+    theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes.
+    """
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
     plain = not isinstance(value, PackedSequence) and not value.is_nested
@@ -92,7 +99,7 @@ def check(module: Any, given: Sequences, states: list[Any]) -> None:
 
 
 def in_form(module: Any, states: list[Any]) -> Any:
-    """States as PyTorch has them: (h, c) of an LSTM, h of others."""
+    """Arranges states as PyTorch returns them: (h, c) for an LSTM, h for other modules."""
     return tuple(states) if module.mode == "LSTM" else states[0]
 
 
@@ -100,7 +107,7 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, given: Sequences, data: Any) -> list[Any]:
-    """The states that a module begins with where none are handed in."""
+    """Makes the initial states, zeros, of a module that was called without states."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
@@ -110,8 +117,9 @@ def zeros(module: Any, given: Sequences, data: Any) -> list[Any]:
 def run_layers(
     module: Any, tensors: list[Any], data: Any, place: Place, states: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """The outputs, which lie as the data do, and the last states: of one net, or layer by layer where there
-    is dropout in between, which is PyTorch's own.
+    """Runs the layers; returns the outputs, laid out as `data`, and the last states.
+
+    All layers are one net. With dropout between layers, layer by layer: PyTorch draws the dropout masks.
     """
     sizes = sizes_of(module, tensors[0].dtype)
     if not (module.training and module.dropout and sizes.layers > 1):
@@ -134,7 +142,7 @@ def run_layers(
 
 
 def sizes_of(module: Any, dtype: Any) -> Sizes:
-    """The sizes of a module."""
+    """Reads the sizes and settings of a module of torch.nn."""
     return Sizes(
         module.mode,
         module.input_size,
@@ -150,7 +158,7 @@ def sizes_of(module: Any, dtype: Any) -> Sizes:
 def run_one(
     module: Any, sizes: Sizes, data: Any, place: Place, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """The outputs and the last states of layers as one net."""
+    """Runs layers without dropout as one net; returns the outputs and the last states."""
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer

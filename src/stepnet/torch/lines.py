@@ -19,7 +19,7 @@ MADE = ("<string>", "<eval_with_key>")
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether code is the user's."""
+    """Tells whether code was written by the user, and is not part of PyTorch, stepnet or generated code."""
     file = code.co_filename
     return (
         lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(tuple(LIBRARIES))
@@ -27,7 +27,7 @@ def is_users(code: CodeType) -> bool:
 
 
 def line_of_call() -> str:
-    """The innermost of the user's lines in the current calls."""
+    """Returns the innermost line of the user's code in the current calls, as text; empty if there is none."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -35,7 +35,7 @@ def line_of_call() -> str:
 
 
 def calls_of(code: CodeType) -> int:
-    """How many of the current calls are of this code."""
+    """Counts how many of the current calls run this code."""
     frame, count = inspect.currentframe(), 0
     while frame is not None:
         count += frame.f_code is code
@@ -44,7 +44,9 @@ def calls_of(code: CodeType) -> int:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The innermost of the user's lines that an error passed through, else that of the current calls."""
+    """Returns the innermost of the user's lines that an error passed through; else the user's line that runs
+    now.
+    """
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]
     return lines.line_of(*users[-1]) if users else line_of_call()

@@ -21,10 +21,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Turns:
-    """The steps of sequences, in the order in which a loop runs them.
+    """Order in which a loop over time runs the steps of sequences of different lengths.
 
-    order: the rows, the longest first. counts: how many of them run each step. places: where the steps lie in
-    the data, step by step.
+    order: the rows, longest sequence first. counts: at each step of the loop, how many of these rows take
+    part. places: the index of each step in the data, one step of the loop after the other.
     """
 
     order: Array
@@ -33,7 +33,9 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """The turns of a batch; reverse: whether each sequence runs from its last step."""
+        """Makes the order for a batch. reverse: whether each sequence runs from its last step to its
+        first.
+        """
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")
@@ -48,10 +50,12 @@ class Turns:
 def looped(
     step: Callable[..., Any], turns: Turns, data: Any, memory: Any, further: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The outputs [total, ...] and the last memories [rows, ...] of a step.
+    """Runs a step over sequences as a Python loop of PyTorch's operations, for devices other than the CPU.
+
+    Returns the outputs [total, ...] and the last memories [rows, ...], each as a list of tensors.
 
     step: a function (x, memory, index, **further) -> (output, memory). data: the inputs [total, ...]. memory:
-    the first ones, in any structure of tensors [rows, ...]. further: statics, in such a structure too.
+    the initial memories, any structure of tensors [rows, ...]. further: statics, in such a structure too.
     """
     order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
     now = [tensor.index_select(0, order) for tensor in leaves(memory)]

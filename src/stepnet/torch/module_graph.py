@@ -100,7 +100,9 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
-    """Copies of the arrays of a module's state_dict."""
+    """Copies the tensors of a module's state_dict to arrays by name; refuses dtypes that stepnet does not
+    have.
+    """
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     for name, tensor in tensors.items():
         dtype_of(tensor, f"parameter {name}")
@@ -108,7 +110,7 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """The only value of a dict, the dict itself if it has several, or None if it is empty."""
+    """Returns the only value of a dict; the dict itself if it has several values, and None if it is empty."""
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -117,10 +119,11 @@ def alone(parts: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """An argument of the module.
+    """Argument of a traced module, without its numbers.
 
-    kind: "sequences", "static", "lengths", or "fixed" for what is no tensor. value: the argument without its
-    numbers. specs: the features, in the structure of the argument.
+    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors. letters: one per
+    leading axis: N (sequences), T (steps), _ (features). value: the structure of the argument. specs: the
+    features and dtypes, in this structure.
     """
 
     kind: str
@@ -130,7 +133,9 @@ class Form:
 
     @classmethod
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "Form":
-        """The form of an argument of the example."""
+        """Makes the form of an argument from its value in the example; raises `InputError` for wrong letters
+        or axes.
+        """
         tensors = leaves(value)
         are = [isinstance(tensor, torch.Tensor) for tensor in tensors]
         if not any(are):
@@ -156,6 +161,7 @@ class Form:
             )
 
         def spec(tensor: Any) -> Spec:
+            """Returns the features and dtype of a tensor of the argument."""
             sizes = [
                 size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
             ]
@@ -165,14 +171,16 @@ class Form:
         return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
 
     def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
-        """The sizes of a tensor with these features."""
+        """Returns the sizes of a tensor of the argument: names for sequences and steps, integers for
+        `features`.
+        """
         remaining = iter(features)
         named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
         return (*named, *remaining)
 
 
 def arguments_of(model: Any, example: Any) -> dict[str, Any]:
-    """The arguments of the example by name."""
+    """Binds the example to the signature of the module's forward; returns the arguments by name."""
     given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)
     try:
         signature = inspect.signature(model.forward)
@@ -183,7 +191,7 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 
 
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
-    """The letters of an argument's axes: those that `axes` states, or the default."""
+    """Returns the letters of an argument's axes: those that `axes` states, or the default for the module."""
     if isinstance(axes, str):
         return axes
     if isinstance(axes, Mapping) and name in axes:
@@ -205,7 +213,7 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
 
 
 def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
-    """Raises `InputError` for arguments of the example with different numbers of sequences or steps."""
+    """Raises `InputError` if arguments of the example have different numbers of sequences or of steps."""
     for letter, what in LETTERS.items():
         sizes = {
             name: tensor.shape[form.letters.index(letter)]
@@ -226,8 +234,11 @@ def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
 
 @dataclass(frozen=True)
 class Module:
-    """A module as a model of stepnet. forms: its arguments. modes: whether each module in it is in training
-    mode. made, latest: what it read when the graph was made, and last.
+    """PyTorch module as the function that a `Graph` runs: it is traced, and its ATen graph replayed on a
+    net's values.
+
+    forms: the module's arguments by name. modes: whether each inner module is in training mode. made, latest:
+    the attributes that the module read when the graph was made, and at the latest call.
     """
 
     module: Any
@@ -237,11 +248,13 @@ class Module:
     latest: Latest = field(default_factory=Latest, compare=False)
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The outputs."""
+        """Computes the outputs from the sequences `x` and the parameters."""
         return self.replayed(x, params, None)
 
     def replayed(self, x: Any, params: Any, statics: Any) -> Any:
-        """The outputs, by the module's graph."""
+        """Traces the module for these arguments and replays its graph on them; returns the outputs as values
+        of the net.
+        """
         self.check_unchanged()
         if self.modes != modes_of(self.module):
             raise InputError(
@@ -264,6 +277,7 @@ class Module:
         rows = next(place for place, argument in enumerate(arguments) if SEQUENCES in argument.sizes)
 
         def flat(*tensors: Any) -> list[Any]:
+            """Calls the module with flat lists of tensors, and notes the structure of its outputs."""
             layers.rows = tensors[rows].shape[arguments[rows].sizes.index(SEQUENCES)]
             remaining = iter(tensors)
             called = {name: self.argument(form, remaining) for name, form in self.forms.items()}
@@ -282,11 +296,11 @@ class Module:
 
     @property
     def reads(self) -> Reads:
-        """The values that the module reads."""
+        """Finds the values that the module reads besides its arguments and parameters."""
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:
-        """Raises `InputError` if an attribute of the module is no longer what it was in the graph."""
+        """Raises `InputError` if an attribute of the module has changed since the graph was made."""
         now = self.latest.current(lambda: reads_of(self.module, MODE))
         made = self.made.reads = self.made.reads or now
         if made != now:
@@ -296,39 +310,40 @@ class Module:
             )
 
     def named(self, kind: str, value: Any) -> dict[str, Any]:
-        """The values of arguments of a kind by name."""
+        """Returns the arguments of one kind by name, from a single value or a dict of values."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
     def argument(self, form: Form, tensors: Any) -> Any:
-        """An argument of the module, with the next tensors."""
+        """Builds one argument of the module; tensors come from the iterator `tensors`."""
         if form.kind == "fixed":
             return form.value
         return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])
 
 
 def modes_of(module: Any) -> tuple[bool, ...]:
-    """Whether each module of a module is in training mode."""
+    """Lists whether each module inside a module is in training mode."""
     return tuple(member.training for member in module.modules())
 
 
 class ModuleWithStatics(Module):
-    """A module that has arguments without steps."""
+    """Traced module that also has arguments without steps, the statics."""
 
     def __call__(self, x: Any, params: Any, statics: Any) -> Any:  # type: ignore[override]
-        """The outputs."""
+        """Computes the outputs from the sequences, the parameters and the statics."""
         return self.replayed(x, params, statics)
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """The axes of an argument."""
+    """Makes one axis of each size."""
     return tuple((size,) for size in sizes)
 
 
 def tensors_of(output: Any) -> Any:
-    """The output of a module with tensors alone for leaves; raises `StepError` for others."""
+    """Replaces packed sequences in a module's output by their data; raises `StepError` for other leaves."""
 
     def tensor(leaf: Any) -> Any:
+        """Returns the tensor of one leaf of the output."""
         if isinstance(leaf, PackedSequence):
             return leaf.data
         if not isinstance(leaf, torch.Tensor):
@@ -339,7 +354,9 @@ def tensors_of(output: Any) -> Any:
 
 
 def result_of(result: Any) -> Traced:
-    """A result of the module."""
+    """Returns the value of a result of the replayed module; raises `StepError` if its sequences are sorted,
+    or joined with another axis.
+    """
     if not isinstance(result, Placed):
         what = result.what if isinstance(result, Unknown) else "the order of sequences in their batch"
         raise refuse(f"an output of the module is {what}, which a model does not know")

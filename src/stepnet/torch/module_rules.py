@@ -48,7 +48,7 @@ numpy: Any = np
 
 
 def operand(call: Call) -> Placed:
-    """The only operand, cast to the dtype that PyTorch infers for the result."""
+    """Returns the call's only operand, cast to the dtype that PyTorch infers for the result."""
     (x,) = call.operands
     return x.with_value(x.value.astype(torch_name(call.tensors[0])))
 
@@ -57,25 +57,25 @@ def operand(call: Call) -> Placed:
 
 
 def viewed(call: Call) -> Placed:
-    """The result of view: the numbers in their order with other axes."""
+    """Computes view and reshape: the same numbers in the same order, with other axes."""
     (x,) = call.operands
     return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
 
 
 def permuted(call: Call) -> Placed:
-    """The result of permute: the axes in another order."""
+    """Computes permute: the axes in another order."""
     (x,) = call.operands
     return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
 def expanded(call: Call) -> Placed:
-    """The result of expand: axes of size one repeated."""
+    """Computes expand: repeats axes of size one."""
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: Call) -> Placed:
-    """The result of repeat: features several times side by side, and axes of size one repeated."""
+    """Computes repeat: features several times side by side, and axes of size one repeated."""
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
@@ -91,7 +91,7 @@ def repeated(call: Call) -> Placed:
 
 
 def joined(call: Call) -> Placed:
-    """The result of cat: tensors side by side along an axis."""
+    """Computes cat: tensors side by side along an axis."""
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
     extent = deepest([x.value for x in operands])
@@ -102,7 +102,7 @@ def joined(call: Call) -> Placed:
 
 
 def reduced(how: str) -> Rule:
-    """The rule of a reduction."""
+    """Makes the rule of a reduction over axes. how: "sum", "max" or another name that `reduce` has."""
 
     def rule(call: Call) -> Placed:
         x = operand(call)
@@ -112,14 +112,14 @@ def reduced(how: str) -> Rule:
 
 
 def any_true(call: Call) -> Placed:
-    """Whether any is true, or not zero."""
+    """Computes any: whether any number along the axes is not zero."""
     (x,) = call.operands
     x = x.with_value(rules.as_bool(x.value))
     return reduce(x, dims_of(x, call.arguments.get("dim")), "max", bool(call.arguments.get("keepdim")))
 
 
 def along(function: Callable[[Placed, int], Placed]) -> Rule:
-    """The rule of an operator along one axis."""
+    """Makes the rule of an operator that takes a value and one axis."""
 
     def rule(call: Call) -> Placed:
         x = operand(call)
@@ -132,13 +132,13 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 
 
 def selected(call: Call) -> Any:
-    """The result of select: one number of a feature, or the first or the last step."""
+    """Computes select: one number of a feature axis, or the first or last step of each sequence."""
     (x,), dim = call.operands, int(call.arguments["dim"])
     return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else by_table(call)
 
 
 def sliced(call: Call) -> Any:
-    """The result of slice: part of a feature, all sequences, all steps, or the first or the last step."""
+    """Computes slice: part of a feature axis, all sequences, all steps, or the first or last step."""
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
     if not is_feature(axis) and size == size_of(axis):
@@ -149,7 +149,10 @@ def sliced(call: Call) -> Any:
 
 
 def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
-    """The first or last step. keep: whether a feature of size one takes the place of the steps."""
+    """Takes the first or last step of each sequence; refuses other steps, as lengths differ.
+
+    index: the requested step. keep: whether an axis of size one takes the place of the steps.
+    """
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:
         raise refuse(
@@ -160,7 +163,7 @@ def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
 
 
 def is_last(call: Call, index: Any) -> bool:
-    """Whether integers are the lengths minus one, the indices of the last steps."""
+    """Tells whether integers are the lengths minus one: the indices of the last steps."""
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)
@@ -176,7 +179,7 @@ def is_last(call: Call, index: Any) -> bool:
 
 
 def indexed(call: Call) -> Any:
-    """The result of index: sequences in another order, the last steps, or features at constant indices."""
+    """Computes index: sequences in another order, the last steps, or features at constant indices."""
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
     if len(used) == 1 and isinstance(order := next(iter(used.values())), Order):
@@ -189,13 +192,13 @@ def indexed(call: Call) -> Any:
 
 
 def picked(call: Call) -> Any:
-    """The result of index_select: sequences in another order, or features at constant indices."""
+    """Computes index_select: sequences in another order, or features at constant indices."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, Order) else by_table(call)
 
 
 def gathered(call: Call) -> Any:
-    """The result of gather: the last steps, or features at computed indices."""
+    """Computes gather: the last steps, or features at computed indices."""
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
         return by_table(call)
@@ -205,20 +208,20 @@ def gathered(call: Call) -> Any:
 
 
 def replaced(call: Call) -> Any:
-    """The result of slice_scatter: part of a feature replaced, or all sequences or steps."""
+    """Computes slice_scatter: replaces part of a feature axis, or all sequences or steps."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else by_table(call)
 
 
 def kept(call: Call) -> Any:
-    """The result of a copy or cast: the operand. An order of the sequences has no other dtype."""
+    """Computes a copy or cast; an order of the sequences stays as it is, since it has no dtype."""
     x = call.arguments["self"]
     return x if isinstance(x, Order) else by_table(call)
 
 
 def counted(call: Call) -> Any:
-    """The result of arange: the numbers of the steps, those of the sequences, or a constant."""
+    """Computes arange: the numbers of the steps or of the sequences, or a constant."""
     end_ = call.arguments["end"]
     if not is_size(end_):
         return by_table(call)
@@ -234,7 +237,7 @@ def counted(call: Call) -> Any:
 
 
 def of_matrices(a: Placed, b: Placed) -> Placed:
-    """The product of matrices; those of each row are brought to one extent first."""
+    """Multiplies matrices of placed values; matrices of each row are brought to the same extent first."""
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)
@@ -242,7 +245,7 @@ def of_matrices(a: Placed, b: Placed) -> Placed:
 
 
 def multiplied(call: Call) -> Placed:
-    """The product of matrices, or of a matrix and a vector."""
+    """Computes matmul and mv: matrix times matrix, or matrix times vector."""
     a, b = call.operands
     if len(b.axes) > 1:
         return of_matrices(a, b)
@@ -251,7 +254,7 @@ def multiplied(call: Call) -> Placed:
 
 
 def scaled_sum(call: Call) -> Placed:
-    """beta x + alpha a b."""
+    """Computes addmm and baddbmm: beta x + alpha a b, with a matrix product of a and b."""
     x, a, b = call.operands
     result = of_matrices(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]

@@ -16,7 +16,7 @@ NO_STEPS = -1
 
 
 def layer(call: Call) -> list[Placed]:
-    """The outputs and the last states of a recurrent layer."""
+    """Computes the node of a recurrent layer: adds the layer to the net; returns outputs and last states."""
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
@@ -34,7 +34,7 @@ def layer(call: Call) -> list[Placed]:
 
 
 def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
-    """The leading axes of the input of a recurrence, and the part of them that is its sequences."""
+    """Returns the leading axes of a recurrence's input, and the name of the part that is its sequences."""
     if time == NO_STEPS:
         (part,) = data.axes[0]
         if not is_packed(part):
@@ -53,7 +53,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """The number of the node that a value is a view, cast or repetition of."""
+    """Returns the number of the node that a value repeats: looks through views, casts and repetitions."""
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]
@@ -61,7 +61,9 @@ def source_of(value: Traced) -> int:
 
 
 def packed(call: Call) -> list[Any]:
-    """The steps of sequences without padding."""
+    """Computes `packed`: removes the padding, which the net's sequences never have, and returns steps and
+    counts.
+    """
     x, lengths = call.operands
     if source_of(lengths.value) != source_of(call.replay.lengths):
         raise refuse(
@@ -75,7 +77,9 @@ def packed(call: Call) -> list[Any]:
 
 
 def padded(call: Call) -> list[Any]:
-    """The steps of a `PackedSequence` as a padded tensor, and the lengths."""
+    """Computes `padded`: gives the steps of a `PackedSequence` the axes of a padded tensor; returns the
+    lengths too.
+    """
     data: Placed = call.arguments["data"]
     (rows,) = sequences_of(data, NO_STEPS)[1:]
     lead = ((rows,), TIME) if call.arguments["time"] else (TIME, (rows,))
@@ -86,7 +90,7 @@ def padded(call: Call) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: Order) -> Any:
-    """Sequences brought into another order; the product of two orders for an order."""
+    """Brings sequences into another order; composes two orders if x is an order itself."""
     if isinstance(x, Order):
         if x.target != order.source:
             raise refuse("the sequences are sorted in two ways, of which none is undone")
@@ -98,7 +102,7 @@ def ordered(x: Any, dim: int, order: Order) -> Any:
 
 
 def scattered(call: Call) -> Any:
-    """The result of scatter: the inverse of an order of the sequences; raises `StepError` for others."""
+    """Computes scatter for the inverse of an order of the sequences; raises `StepError` for any other use."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, Order) or values != Order():
         raise refuse("numbers are not written at places in a model: use torch.where")
@@ -106,7 +110,9 @@ def scattered(call: Call) -> Any:
 
 
 def sorted_rows(call: Call) -> Any:
-    """The results of sort: sorted numbers of sequences and their order. Sorting an order inverts it."""
+    """Computes sort of one number per sequence: returns the values and a new order. Sorting an order inverts
+    it.
+    """
     x = call.arguments["x"]
     if isinstance(x, Order):
         return [Order(), Order(x.target, x.source)]
@@ -116,6 +122,6 @@ def sorted_rows(call: Call) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Whether a value is a list of results with an order, as sort gives."""
+    """Tells whether a value is a list of results that contains an `Order`, as the rule of sort returns."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, Order) for part in parts)

@@ -48,12 +48,14 @@ OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
 @lru_cache(MOST_KEPT)
 def runnable_of_sizes(sizes: Sizes) -> Runnable:
-    """The net of layers or cells of torch.nn."""
+    """Compiles layers or cells of torch.nn of these sizes, once for each sizes."""
     return Runnable(program_of(sizes))
 
 
 def runnable_of(key: str) -> Runnable:
-    """The module that a key names; raises `InputError` if this process does not have it."""
+    """Finds the compiled module that a key in a graph names; raises `InputError` if this process does not
+    have it.
+    """
     name, _, mode = key.partition(":")
     if not mode:
         return runnable_of_sizes(Sizes.of_key(key))
@@ -75,7 +77,10 @@ def run_sizes(
     parameters: list[Any],
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
-    """The results of layers or a cell of torch.nn: as an operator where a graph is made."""
+    """Runs layers or a cell of torch.nn: as an operator if a graph is being made, directly otherwise.
+
+    Returns the outputs, followed by the last memories.
+    """
     if makes_graph():
         check_graph(checkpoint)
         return in_graph(sizes.key, place, data, memories, [], parameters, 1)
@@ -84,7 +89,7 @@ def run_sizes(
 
 
 def check_graph(checkpoint: Checkpoint) -> None:
-    """Raises `InputError` for a checkpoint in a graph, which holds the shapes of all that is kept."""
+    """Raises `InputError` for a checkpoint in a graph: the kept values would have no fixed shapes."""
     if checkpoint is not None:
         raise InputError(NO_CHECKPOINT)
 
@@ -98,7 +103,12 @@ def in_graph(
     parameters: list[Any],
     outputs: int,
 ) -> list[Any]:
-    """The results by the operator. outputs: how many of them there is one of per step."""
+    """Adds PyTorch's operator for a recurrence to the graph that is made, and returns the recurrence's
+    results.
+
+    key: names the module, for `runnable_of`. outputs: the number of results that have one entry per step;
+    they come first.
+    """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
@@ -111,7 +121,10 @@ def in_graph(
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
-    """The places of inputs that a graph gives gradients of: one that is saved may be asked for all."""
+    """Returns the positions of the inputs that a graph is to give gradients of.
+
+    An exported graph may be asked for the gradients of all floating-point inputs, so it gives all of them.
+    """
     floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
     if torch.jit.is_tracing():  # which traces again without gradients, and compares both graphs
         return floats
@@ -126,7 +139,13 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
 def recurrence(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """The results, followed by the values saved for the gradients of the inputs at the wanted positions."""
+    """Implements PyTorch's operator: runs a recurrence.
+
+    Returns the results, followed by the values saved for the gradients of the inputs at the positions
+    `wanted`.
+
+    key: names the module. form, place: the fields of a `Place`, the positions of the sequences.
+    """
     runnable, where = runnable_of(key), Place(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
         raise InputError(
@@ -139,7 +158,11 @@ def recurrence(
 def recurrence_backward(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """The gradients of the wanted inputs, from all inputs, cotangents, and saved values."""
+    """Implements PyTorch's operator of gradients: returns the gradients of the inputs at the positions
+    `wanted`.
+
+    inputs: the inputs of `recurrence`, the cotangents of its floating-point results, and its saved values.
+    """
     made, where = runnable_of(key).differentiable, Place(form, tuple(place))
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
@@ -148,18 +171,20 @@ def recurrence_backward(
 
 
 def net_of(runnable: Runnable, wanted: Sequence[int]) -> Net:
-    """The net that gives the results, and what is saved for the gradients of the wanted inputs."""
+    """Returns the net that the operator runs: with gradients, one that also returns the values to save."""
     return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
 
 
 def types_of(runnable: Runnable, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """The types of these results."""
+    """Returns the types of the operator's results: the net's results, and with gradients the saved values."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)
 
 
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
-    """Empty tensors like the results of a net."""
+    """Makes empty tensors with the shapes of a net's results, from the shapes of its inputs, for PyTorch's
+    tracer.
+    """
     types = [net.type_of(number) for number in net.inputs]
     rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
     total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
@@ -172,19 +197,19 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 
 
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """What `recurrence` gives, without numbers."""
+    """Makes empty tensors with the shapes of the results of `recurrence`, for PyTorch's tracer."""
     runnable = runnable_of(key)
     KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
     return shapes_of(net_of(runnable, wanted), form, inputs)
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """What `recurrence_backward` gives, without numbers."""
+    """Makes empty tensors with the shapes of the results of `recurrence_backward`, for PyTorch's tracer."""
     return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).second.net, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
-    """Saves the tensors that the gradients of a recurrence are computed from."""
+    """Saves for backward the inputs of `recurrence` and the values that it returned behind its results."""
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
@@ -198,7 +223,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
 
 
 def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """The gradients of what `recurrence` was given."""
+    """Computes the gradients of the arguments of `recurrence`; None for those that have none."""
     places, count = ctx.counts
     every = ctx.saved_tensors
     place, tensors, behind = every[:places], every[places : places + count], every[places + count :]
@@ -215,17 +240,17 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def no_second(ctx: Any, *cotangents: Any) -> Any:
-    """Refused."""
+    """Raises `InputError`: a graph has first derivatives only."""
     raise InputError("a compiled or exported recurrence has first derivatives alone: run the module as it is")
 
 
 def no_vmap(*arguments: Any) -> Any:
-    """Refused."""
+    """Raises `InputError`: torch.vmap is not supported."""
     raise InputError(NO_VMAP)
 
 
 def define() -> None:
-    """Makes the operators known to PyTorch."""
+    """Registers the two operators with PyTorch: their shapes, their gradients, and that vmap is refused."""
     for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
         name = f"stepnet::{function.__name__}"
         library.custom_op(

@@ -15,7 +15,10 @@ numpy: Any = np
 
 
 def without_place(how: str) -> Callable[..., Any]:
-    """A reduction that gives the place too, which is not known. how: the name of the reduction."""
+    """Makes a reduction over steps that returns the value, and None for its position, which no net computes.
+
+    how: the name of the reduction, such as "max".
+    """
 
     def rule(x: Any, **_: Any) -> tuple[Any, None]:
         return over_steps(x, how), None
@@ -24,7 +27,9 @@ def without_place(how: str) -> Callable[..., Any]:
 
 
 def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
-    """The variance."""
+    """Computes the variance over each sequence's own steps. correction: subtracted from the number of
+    steps.
+    """
     away = x - expand(over_steps(x, "mean"), x)
     count = length_of(x).astype(x.dtype) - (1 if correction is None else correction)
     return over_steps(away * away, "sum").astype(x.dtype) / numpy.reshape(
@@ -33,12 +38,12 @@ def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
 
 
 def variance_and_mean(x: Any, **options: Any) -> tuple[Any, Any]:
-    """The variance and the mean."""
+    """Computes the variance and the mean over each sequence's own steps."""
     return variance(x, **options), over_steps(x, "mean")
 
 
 def norm(x: Any, *, ord: Any = 2, **_: Any) -> Any:  # noqa: A002 - PyTorch's names
-    """The norm of order 2."""
+    """Computes the Euclidean norm over each sequence's own steps; refuses other orders."""
     if ord != 2:
         raise refuse(f"a norm of order {ord} over steps is not an operation of a model")
     return np.sqrt(over_steps(x * x, "sum").astype(x.dtype))

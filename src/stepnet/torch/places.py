@@ -19,7 +19,7 @@ numpy: Any = np
 
 
 def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
-    """The value broadcast to the result: features of size 1, and a parameter in every row."""
+    """Broadcasts a value to the result's features, and a parameter to every row."""
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
     shape = x.type.shape
@@ -29,34 +29,34 @@ def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: Result, x: Any, source: Any, *_: Any) -> Any:
-    """The source as a replacement of x: in its dtype, and broadcast to its shape."""
+    """Computes copy: the source, cast to the result's dtype and broadcast to its shape."""
     return repeated(result, source.astype(result.dtype))
 
 
 def along(x: Any, dim: int, part: Any) -> Any:
-    """A part of x along an axis."""
+    """Indexes x along one axis. part: an integer, a slice or a list of integers."""
     index = [slice(None)] * x.ndim
     index[dim] = part
     return x[tuple(index)]
 
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """A slice of one axis."""
+    """Computes slice: x[start:end:step] along one axis."""
     return along(x, dim, slice(start, end, step))
 
 
 def split_by_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
-    """The features in parts of these sizes."""
+    """Splits x along an axis into parts of these sizes."""
     return numpy.split(x, [sum(sizes[:place]) for place in range(1, len(sizes))], axis=dim)
 
 
 def flipped(x: Any, dims: Sequence[int]) -> Any:
-    """Features reversed along axes."""
+    """Reverses x along each of the axes."""
     return reduce(lambda value, dim: along(value, dim, slice(None, None, -1)), dims, x)
 
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Features rotated along axes."""
+    """Rotates x along axes by the given shifts; refuses a roll over all axes at once."""
     if len(dims) != len(shifts):
         raise refuse("roll over all axes joins them: give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -66,14 +66,14 @@ def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def times(x: Any, dim: int, count: int) -> Any:
-    """x concatenated with itself along an axis, a number of times."""
+    """Concatenates x with itself along an axis, `count` times in all."""
     return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 
 def slice_replaced(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """x with part of one axis replaced."""
+    """Returns x with the part from `start` to `end` of one axis replaced by `source`."""
     if step != 1:
         raise refuse("every second feature is replaced; use torch.where, or torch.stack and a view")
     first, last, _ = slice(start, end).indices(x.shape[dim])
@@ -85,7 +85,7 @@ def slice_replaced(
 
 
 def constant_of(value: Any) -> Any:
-    """The array of a constant; raises an error for any other value."""
+    """Returns the array of a constant of the net; raises `StepError` for any other value."""
     node = value.builder.nodes[value.number]
     if node.operation == "constant":
         return node.attributes["value"].value
@@ -96,12 +96,14 @@ def constant_of(value: Any) -> Any:
 
 
 def embedded(table: Any, index: Any, *_: Any) -> Any:
-    """Rows of a parameter at integers."""
+    """Computes embedding: takes rows of a parameter at integers."""
     return numpy.take(table, index, axis=0)
 
 
 def indexed(result: Result, x: Any, indices: Sequence[Any]) -> Any:
-    """x[..., index]: features at constant places along one axis, or rows of a parameter at integers."""
+    """Computes x[..., index]: features at constant positions along one axis, or rows of a parameter at
+    integers.
+    """
     used = [dim for dim, index in enumerate(indices) if index is not None]
     if len(used) != 1:
         raise refuse("features are picked along one axis at a time")
@@ -109,14 +111,18 @@ def indexed(result: Result, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: Result, x: Any, dim: int, index: Any) -> Any:
-    """Features at constant places along one axis, or rows of a parameter at integers."""
+    """Computes index_select: features at constant positions along one axis, or rows of a parameter at
+    integers.
+    """
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)
 
 
 def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
-    """The features along one axis at a step's own integers."""
+    """Computes gather along a feature axis at a step's own integers, by comparing these with all
+    positions.
+    """
     rank = x.ndim
     for axis in range(0 if x.is_constant else 1, rank):
         if axis != dim % rank:
@@ -131,29 +137,29 @@ def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
 
 
 def undefined(result: Result, *_: Any, **__: Any) -> Traced:
-    """Zeros, for an operation whose numbers PyTorch leaves undefined."""
+    """Makes zeros for an operation such as empty, whose numbers PyTorch leaves undefined."""
     return filled(result, None)
 
 
 def filled(result: Result, _: Any, value: Any = 0, **__: Any) -> Traced:
-    """The result filled with a number."""
+    """Makes a value of the result's shape, filled with one number."""
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant
 
 
 def number(result: Result, value: Any, **_: Any) -> Traced:
-    """A number as a value without axes."""
+    """Makes a number a value of the net, without axes."""
     return filled(result, None, value)
 
 
 def counted(result: Result, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
-    """The numbers from `start` up to but not including `end`."""
+    """Makes the constant [start, start + step, ...], up to but not including `end`."""
     builder = result.like.builder
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))
 
 
 def identity(result: Result, *_: Any, **__: Any) -> Traced:
-    """A matrix with ones on its diagonal."""
+    """Makes a matrix with ones on its diagonal, as a constant."""
     builder = result.like.builder
     return Traced(builder, builder.constant(np.eye(*result.features, dtype=result.dtype)))

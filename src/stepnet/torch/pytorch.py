@@ -9,7 +9,7 @@ from stepnet.errors import InputError
 
 
 def pytorch(name: str) -> Any:
-    """A module of PyTorch; raises `InputError` where it is not installed.
+    """Imports a module of PyTorch by name; raises `InputError` if PyTorch is not installed.
 
     >>> pytorch("torch").tensor(2.0) ** 3
     tensor(8.)

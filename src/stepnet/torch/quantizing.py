@@ -18,10 +18,14 @@ ASKING = "_propagate_qconfig_helper"
 
 
 class Qconfig:
-    """The attribute, in a class that stands before one of torch.nn."""
+    """Descriptor for the attribute `qconfig` of stepnet's layers, which notices when PyTorch wants to
+    quantize one.
+    """
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """The value that was set. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
+        """Returns the value that was set; raises `InputError` if PyTorch asks for it in order to quantize the
+        layer.
+        """
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()
@@ -31,16 +35,21 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
+        """Sets the value in the module."""
         module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
+        """Deletes the value from the module."""
         if NAME not in module.__dict__:
             raise AttributeError(NAME)
         del module.__dict__[NAME]
 
 
 def check(module: Any, asked: dict[str, Any]) -> None:
-    """Raises `InputError` if a layer is to be quantized. asked: the variables of the function of PyTorch."""
+    """Raises `InputError` if PyTorch is about to replace a layer by a quantized one.
+
+    asked: the local variables of the function of PyTorch that reads the attribute.
+    """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
     if asked["module_qconfig"] is None and not kinds & asked["qconfig_dict"].keys():
         return

@@ -17,7 +17,7 @@ modules: Any = pytorch("torch.nn.modules.module")
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
-    """The attributes of a module by name."""
+    """Returns the attributes of a module by name."""
     return module.__dict__
 
 
@@ -34,7 +34,8 @@ KEPT_BY = {
 
 
 def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
-    """The values that a module or a function reads besides the module's parameters and buffers, by names.
+    """Finds the values that a module or a function reads besides the module's parameters and buffers, by
+    names.
 
     ignored: attributes of modules that are not looked at.
     """
@@ -53,7 +54,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
 
 
 def everywhere() -> list[Source]:
-    """What PyTorch itself reads in every step: the hooks of all modules, and the dtype of new tensors."""
+    """Lists the settings that PyTorch itself reads in every step: hooks of all modules, and the dtype of new
+    tensors.
+    """
     hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
     names = [
         f"torch.nn.modules.module.{kind}[{key}]"
@@ -68,7 +71,9 @@ def everywhere() -> list[Source]:
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> Source:
-    """The attributes of a module that are not kept by PyTorch or stepnet for themselves."""
+    """Makes the source of a module's attributes, without those that PyTorch and stepnet keep for
+    themselves.
+    """
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
     hidden = KEPT.union(ignored, *kept)
@@ -82,7 +87,9 @@ def attributes(module: Any, ignored: frozenset[str]) -> Source:
 
 
 def check_others(found: Reads) -> None:
-    """Raises `InputError` if a step reads a tensor that requires a gradient and is none of its parameters."""
+    """Raises `InputError` if a step reads a tensor that requires a gradient but is not one of its
+    parameters.
+    """
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise InputError(
@@ -92,13 +99,15 @@ def check_others(found: Reads) -> None:
 
 
 class Unchanged:
-    """A context that raises `StepError` if a step changes what it reads: a trace would do so once."""
+    """Context that raises `StepError` if a step changes a value that it reads: a trace would change it only
+    once.
+    """
 
     def __init__(self, step: Any) -> None:
         self.step, self.before = step, reads_of(step)
 
     def __enter__(self) -> None:
-        """Begins it."""
+        """Enters the context."""
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None and (names := self.before.changes(reads_of(self.step))):

@@ -19,9 +19,11 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
 class Ready(Recurrence):
-    """A recurrence of a cell of this module.
+    """Base class of the recurrences of this module: a `Recurrence` of a given cell.
 
-    extra: the number of features that the cell gets after the inputs. options: those of a `Recurrence`.
+    inputs, hidden: numbers of features. paired: whether the state is a pair (h, c). extra: the number of
+    features that the cell gets after the inputs. statics: an example. options: other arguments of
+    `Recurrence`.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Ready(Recurrence):
 
 
 def share(value: float, name: str) -> float:
-    """A probability below 1; raises `InputError` for any other number."""
+    """Returns a probability from 0 to below 1; raises `InputError` for any other number. name: for the
+    message.
+    """
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
     return value
@@ -62,7 +66,7 @@ class LayerNormLSTMCell(nn.Module):
         self.norm_c, self.bias = nn.LayerNorm(hidden, eps), nn.Parameter(torch.zeros(4 * hidden))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """The next h and c."""
+        """Computes the next h and c from an input and the state."""
         h, c = state
         gates = self.norm_h(self.from_h(h)) + self.norm_x(self.from_x(x)) + self.bias
         f, i, o, g = gates.chunk(4, -1)
@@ -101,7 +105,7 @@ class ZoneoutGRUCell(nn.Module):
         self.cell = nn.GRUCell(inputs, hidden)
 
     def forward(self, x: Any, h: Any) -> Any:
-        """The next h."""
+        """Computes the next h from an input and the state."""
         kept = x[..., self.inputs :] if self.training else self.zoneout
         return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
 
@@ -127,7 +131,9 @@ class ZoneoutGRU(Ready):
         self.zoneout = zoneout
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """The outputs in the form of the sequences, and the last h."""
+        """Returns the outputs in the form of the sequences, and the last h; draws the zoneout masks in
+        training.
+        """
         sequences = Sequences.of(input, self.batch_first)
         kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
         if self.training:
@@ -146,7 +152,7 @@ class VariationalLSTMCell(nn.Module):
         self.cell = nn.LSTMCell(inputs, hidden)
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
-        """The next h and c."""
+        """Computes the next h and c from an input, the state and the masks."""
         (h, c), (of_x, of_h) = state, statics
         return self.cell(x * of_x, (h * of_h, c))
 
@@ -175,7 +181,9 @@ class VariationalLSTM(Ready):
         self.dropout = known
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """The outputs in the form of the sequences, and the last h and c."""
+        """Returns the outputs in the form of the sequences, and the last h and c; draws the masks in
+        training.
+        """
         sequences = Sequences.of(input, self.batch_first)
         ones = [sequences.data.new_ones(sequences.rows, size) for size in (self.inputs, self.hidden)]
         masks = tuple(nn.functional.dropout(mask, self.dropout, self.training) for mask in ones)
@@ -193,7 +201,7 @@ class MinimalGatedUnitCell(nn.Module):
         self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
 
     def forward(self, x: Any, h: Any) -> Any:
-        """The next h."""
+        """Computes the next h from an input and the state."""
         f = sigmoid(self.gate(torch.cat([h, x], -1)))
         return (1 - f) * h + f * tanh(self.candidate(torch.cat([f * h, x], -1)))
 
@@ -226,7 +234,7 @@ class PeepholeLSTMCell(nn.Module):
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """The next h and c."""
+        """Computes the next h and c from an input and the state."""
         h, c = state
         i, f, g, o = (self.from_x(x) + self.from_h(h)).chunk(4, -1)
         p_i, p_f, p_o = self.peephole.unbind(0)

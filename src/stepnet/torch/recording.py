@@ -15,16 +15,18 @@ TRACES = ContextVar("TRACES", default=False)
 
 
 def makes_graph() -> bool:
-    """Whether a graph is made that can hold stepnet's operator: by torch.compile, torch.export or make_fx."""
+    """Tells whether torch.compile, torch.export or make_fx makes a graph, which can hold stepnet's
+    operator.
+    """
     # The first of them in front: torch.compile, which traces this line too, goes on no further.
     return torch.compiler.is_compiling() or proxies.get_proxy_mode() is not None
 
 
 def holds_theirs() -> bool:
-    """Whether layers and cells are recorded as those of torch.nn: by torch.jit.trace, and by stepnet."""
+    """Tells whether torch.jit.trace or stepnet records layers and cells, which then run as torch.nn's."""
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
 
 
 def is_recorded() -> bool:
-    """Whether any of these records."""
+    """Tells whether any tool of PyTorch records operations now."""
     return makes_graph() or torch.jit.is_tracing()

@@ -32,7 +32,8 @@ RUNNABLE = "_runnable"
 
 
 class Recurrence(torch.nn.Module):
-    """A cell, or a function on tensors, run over whole sequences, with gradients of any order.
+    """Module that runs a cell, or a function on tensors, over whole sequences, with gradients of any
+    order.
 
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
     A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
@@ -86,14 +87,18 @@ class Recurrence(torch.nn.Module):
         self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
-        """The outputs in the form of the sequences, and the last state."""
+        """Runs the step over the sequences; returns the outputs in the form of the sequences, and the last
+        state.
+        """
         answer = Recurrence.answer
         in_graph = is_recorded() and data_of(input).device.type == "cpu"
         run = answer if in_graph else untraced(answer)
         return run(self, input, state, statics)
 
     def answer(self, value: Any, state: Any, statics: Any) -> Any:
-        """The results of a call."""
+        """Reads and checks the arguments of a call, runs it on the device of the data, and restores the
+        form.
+        """
         given = Sequences.of(value, self.batch_first)
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
@@ -113,7 +118,9 @@ class Recurrence(torch.nn.Module):
         return rebuild(self._output, [given.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
     def results(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """The outputs and the last states: by the operator where a graph is made."""
+        """Runs the step on the CPU, as PyTorch's operator if a graph is being made; returns outputs and last
+        states.
+        """
         if given.data.device.type != "cpu":
             return self.looped(given, states, statics)
         tensors = list(self.tensors.values())
@@ -128,7 +135,7 @@ class Recurrence(torch.nn.Module):
         return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
 
     def looped(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """The same by a loop of PyTorch's operations, on any device."""
+        """Runs the step as a loop of PyTorch's operations, on any device; returns outputs and last states."""
         _, memory, still = self._example
         lead = given.place.lead
         data = given.data.flatten(0, lead - 1)
@@ -140,6 +147,7 @@ class Recurrence(torch.nn.Module):
             names = inspect.signature(called.forward)
 
         def step(x: Any, memory: Any, index: Any, **further: Any) -> tuple[Any, Any]:
+            """Calls the user's step, with the index if it has such a parameter."""
             counted = {"index": index} if "index" in names.parameters else {}
             return function(x, memory, params, **counted, **further)
 
@@ -154,7 +162,7 @@ class Recurrence(torch.nn.Module):
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
     def zeros(self, given: Sequences) -> list[Any]:
-        """The states that sequences begin with where none are handed in."""
+        """Makes the initial states, zeros, of a call without a state."""
         memories = leaves(self._example[1])
         kinds = [given.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
         pairs = zip(memories, kinds, strict=True)
@@ -162,26 +170,30 @@ class Recurrence(torch.nn.Module):
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """The parameters and buffers by name."""
+        """The parameters and buffers of the step by name."""
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
     @property
     def reads(self) -> Reads:
-        """The values that the step reads besides its arguments and parameters."""
+        """Finds the values that the step reads besides its arguments and parameters."""
         return self._latest.current(lambda: reads_of(self.step or self.cell))
 
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> Runnable:
-        """What runs it as it now is, known to graphs by a name: where they are made, no step is traced."""
+        """Returns the compiled step, and registers the module under a name of its own, which graphs refer
+        to.
+        """
         if "_name" not in self.__dict__:
             self._name = uuid4().hex
             MODULES[self._name] = self
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any]) -> Runnable:
-        """The program of the step as it now is: traced once for the shapes and dtypes of its parameters and
-        all else that it reads.
+        """Returns the compiled step for the module as it now is.
+
+        The step is traced once for each combination of shapes and dtypes of parameters, and of all other
+        values that it reads.
         """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors), self.reads
         kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
@@ -190,7 +202,9 @@ class Recurrence(torch.nn.Module):
         return kept[key]
 
     def runnable_in(self, training: bool) -> Runnable:
-        """The program of the step in a mode, for a graph that was made in it."""
+        """Returns the compiled step in training or evaluation mode, for a graph that was made in this
+        mode.
+        """
         if training == self.training:
             return self.enter()
         before = [(module, module.training) for module in self.modules()]
@@ -201,12 +215,15 @@ class Recurrence(torch.nn.Module):
                 module.training = mode
 
     def rnn(self, tensors: list[Any]) -> RNN:
-        """The step as a recurrence, in the dtype of the parameters."""
+        """Makes an `RNN` of the step, with copies of `tensors` as parameters, in the dtype of the
+        parameters.
+        """
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
             raise InputError(f"a Recurrence cannot run: {why}; make them float32 with .float()")
 
         def in_dtype(tensor: Any) -> Any:
+            """Casts a floating-point tensor of the example to the parameters' dtype."""
             return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
 
         x, memory, statics = transform(in_dtype, self._example)
@@ -215,7 +232,7 @@ class Recurrence(torch.nn.Module):
         return trace(step, example, statics=statics, reverse=self.reverse)
 
     def traced(self, tensors: list[Any]) -> Runnable:
-        """The net of the step."""
+        """Traces the step with these parameters and compiles it."""
         rnn = self.rnn(tensors)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
@@ -223,7 +240,9 @@ class Recurrence(torch.nn.Module):
         return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
-        """Traces the step as it now is, unless its parameters are such as it cannot run with."""
+        """Traces the step now, unless a parameter is on another device or of a dtype that the step cannot run
+        with.
+        """
         tensors = self.tensors.values()
         if all(tensor.device.type == "cpu" for tensor in tensors) and all(
             tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()
@@ -233,35 +252,37 @@ class Recurrence(torch.nn.Module):
     # ---- what changes what runs it -------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Any:
-        """The module in this mode, as of every module."""
+        """Sets the mode, as `torch.nn.Module.train` does, and traces the step anew."""
         super().train(mode)  # type: ignore[misc]
         self.prepare()
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """The module with other tensors, as of every module."""
+        """Changes the tensors, as `torch.nn.Module._apply` does, and traces the step anew."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.prepare()
         return self
 
     def extra_repr(self) -> str:
-        """The order of axes, as of every module."""
+        """Describes the order of axes for `repr`."""
         return f"batch_first={self.batch_first}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the compiled program, which a copy makes anew."""
+        """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
         return {
             name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy with a new name."""
+        """Restores a copy, which gets a name of its own in graphs."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
 
 
 def parts(value: Any, example: Any, what: str) -> list[Any]:
-    """The tensors of a state or of statics; raises `InputError` for another structure than the example's."""
+    """Returns the tensors of a state or of statics as a list; raises `InputError` for another structure than
+    the example's. what: the argument's name, for the message.
+    """
     tensors = leaves_as(value, example)
     if tensors is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise InputError(f"{what}= is {skeleton(value)}; in the example it is {skeleton(example)}")
@@ -269,7 +290,9 @@ def parts(value: Any, example: Any, what: str) -> list[Any]:
 
 
 def check_example(step: Any, example: Any) -> None:
-    """Raises `InputError` for an input that is no single tensor, and parameters that are no dict of them."""
+    """Raises `InputError` if the example's input is not one tensor, or its parameters are not a dict of
+    tensors.
+    """
     if not isinstance(example[0], torch.Tensor):
         raise InputError(f"the input of a Recurrence is one tensor, not {described(example[0])}")
     params: Any = example[2] if len(example) == 3 else None

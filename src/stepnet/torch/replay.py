@@ -46,9 +46,9 @@ READ: Any = torch.ops.aten._local_scalar_dense.default
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the sequences: from those of one part of axes to those of another.
+    """Reordering of the sequences, from the order `source` to the order `target`, both names of axes.
 
-    The numbers of the sequences, 0, 1, ..., are an order from a part to itself.
+    The integers 0, 1, ... that number the sequences are an order from an axis to itself.
     """
 
     source: str = SEQUENCES
@@ -57,19 +57,18 @@ class Order:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A result that has no value in a model, and that no operation may read. what: its name in messages."""
+    """Result that has no value in a model, and that no operation may read. what: its name in messages."""
 
     what: str
 
 
 @dataclass
 class Replay:
-    """The replay of a graph.
+    """Replay of a traced graph of ATen operations on values of a net.
 
-    kind: "step" or "model", for messages.
-    builds: what makes each recurrent layer, by the number in its node.
-    like: any value of the net, in a model one per step.
-    values: those of the nodes so far.
+    kind: "step" or "model", for messages. builds: the recipe of each recurrent layer, by the number in its
+    node. like: any value of the net; in a model one that has one entry per step. rules: a rule for each
+    operation on axes, by name. values: the values of the nodes so far.
     """
 
     kind: str
@@ -88,7 +87,9 @@ class Replay:
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
     ) -> "Replay":
-        """The replay with arguments, of which those that are None are the lengths of the sequences."""
+        """Starts a replay with the graph's arguments; an argument None stands for the lengths of the
+        sequences.
+        """
         like = next(argument.value for argument in arguments if argument is not None)
         made = cls(kind, graph, builds, like, rules)
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
@@ -98,16 +99,18 @@ class Replay:
 
     @property
     def symbols(self) -> dict[Any, str]:
-        """The symbol of sizes that each symbol of the graph is; the rows of a step are its sequences."""
+        """The size, sequences or steps, of each symbol of the graph; a step's rows are sequences."""
         return {symbol: STEPS if name == STEPS else SEQUENCES for symbol, name in self.graph.names.items()}
 
     @computed_once
     def lengths(self) -> Traced:
-        """The lengths of the sequences."""
+        """The lengths of the sequences, as a value of the net."""
         return length_of(self.like)
 
     def results(self, place: str) -> list[Any]:
-        """The results of the graph; place: the line where the module is defined."""
+        """Evaluates the graph and returns its results. place: the line where the module is defined, for
+        messages.
+        """
         self.check_known(place)
         for node in self.graph.nodes:
             with written_at(node.stack_trace or place):
@@ -121,7 +124,9 @@ class Replay:
         raise StepError("the graph has no output")
 
     def check_known(self, place: str) -> None:
-        """Raises `StepError` for operations that are in no table, with the line of each."""
+        """Raises `StepError` that lists all operations of the graph that are in no table, with the line of
+        each.
+        """
         unknown = [
             node
             for node in self.graph.nodes
@@ -143,7 +148,7 @@ class Replay:
             )
 
     def evaluated(self, node: Any) -> Any:
-        """The results of a node."""
+        """Evaluates one node, and returns its result or list of results."""
         if is_size(node.meta.get("val")):
             return node.meta["val"]
         if node.target is operator.getitem:
@@ -157,23 +162,23 @@ class Replay:
             raise refuse(f"{call.title}: {error}") from None
 
     def valued(self, argument: Any) -> Any:
-        """An argument of a node, with values in place of nodes."""
+        """Replaces nodes in an argument of a node, also in nested lists, by their values."""
         if isinstance(argument, list | tuple):
             return [self.valued(part) for part in cast("Sequence[Any]", argument)]
         return self.values[argument] if hasattr(argument, "meta") else argument
 
 
 def name_of(node: Any) -> str:
-    """The name of an operation in the tables."""
+    """Returns the name under which the tables have a node's operation."""
     return str(node.target).removeprefix("aten.")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A node of the graph with its arguments.
+    """One node of the graph with its evaluated arguments, as rules receive it.
 
-    name: the name of its operation in the tables.
-    arguments: its arguments by the names in the operation's schema, with values in place of nodes.
+    name: the operation's name in the tables. arguments: its arguments by the names in the operation's schema,
+    with values in place of nodes.
     """
 
     replay: Replay
@@ -197,17 +202,17 @@ class Call:
 
     @property
     def title(self) -> str:
-        """The name of the operation in messages."""
+        """Name of the operation in messages."""
         return str(self.node.target)
 
     @property
     def tensors(self) -> list[Any]:
-        """The results as PyTorch inferred them: tensors without numbers."""
+        """Results as PyTorch inferred them: tensors with shapes and dtypes but without numbers."""
         return listed(self.node.meta["val"])
 
     @property
     def operands(self) -> list[Placed]:
-        """The arguments that are tensors."""
+        """Arguments that are placed values; raises `StepError` for orders and for unknown values."""
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
             if isinstance(part, Order):
@@ -217,7 +222,9 @@ class Call:
         return [part for part in every if isinstance(part, Placed)]
 
     def size(self, size: Any) -> Any:
-        """A size of a tensor: an integer or a `Size`."""
+        """Translates a size that PyTorch inferred to an integer or a `Size`; refuses sizes that depend on
+        values.
+        """
         symbols = self.replay.symbols
         known = size_named(size, symbols)
         if known is None and size.node.expr.free_symbols - symbols.keys():
@@ -232,18 +239,20 @@ class Call:
         return known
 
     def sizes(self, sizes: Sequence[Any]) -> list[Any]:
-        """Sizes of tensors; see `size`."""
+        """Translates each size that PyTorch inferred to an integer or a `Size`."""
         return [self.size(size) for size in sizes]
 
     def text(self, size: Any) -> str:
-        """A size as text."""
+        """Writes a size as text, with names for the graph's symbols."""
         text = str(size)
         for symbol, name in self.replay.graph.names.items():
             text = text.replace(str(symbol), name)
         return text
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
-        """The axes of a result. Axes of sequences and steps are joined as in the operand with that size."""
+        """Determines the axes of a result. Sequences and steps are joined as in the operand that has an axis
+        of that size.
+        """
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
             if known.setdefault(size_of(axis), axis) != axis:
@@ -251,7 +260,9 @@ class Call:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> Result:
-        """The features and dtypes of a result, which rules of the table of operations receive."""
+        """Describes the result with these axes, features and dtypes, for the rules of the table of
+        operations.
+        """
         dtype = torch_name(self.tensors[0])
         given = [
             argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]
@@ -266,7 +277,9 @@ Rule = Callable[[Call], Any]
 
 
 def size_named(size: Any, names: Mapping[Any, str]) -> Any:
-    """The size that PyTorch states, an integer or a `Size`; None for one that is no product of symbols."""
+    """Translates a symbolic size to an integer or a `Size`; None unless it is a product of symbols in
+    `names`.
+    """
     if isinstance(size, int):
         return size
     count, factors = size.node.expr.as_coeff_Mul()
@@ -277,14 +290,14 @@ def size_named(size: Any, names: Mapping[Any, str]) -> Any:
 
 
 def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
-    """The axis of a size. known: the axes of the operands, by their sizes."""
+    """Makes the axis of a size. known: axes of the operands by size, which are preferred."""
     if not isinstance(size, Size):
         return (size,)
     return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
 
 
 def by_table(call: Call) -> Any:
-    """The results of an operation by its row of the table of operations."""
+    """Computes an operation by its row of the table of operations, which knows features only."""
     row, operands = TABLE[call.name], call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
     dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
@@ -310,7 +323,7 @@ def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> A
 
 
 def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """The outputs of a rule with their axes: a value for one, a list for several."""
+    """Gives the outputs of a rule their axes: one placed value for one output, a list for several."""
     many = [
         Unknown("the place of a step")
         if value is None
@@ -321,14 +334,14 @@ def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
 
 
 def unplaced(argument: Any) -> Any:
-    """An argument with values in place of placed ones."""
+    """Replaces placed values in an argument, also in lists, by the bare values of the net."""
     if isinstance(argument, list):
         return [unplaced(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument
 
 
 def aligned(call: Call, argument: Any, axes: Axes) -> Any:
-    """An argument of an elementwise operation, at the extent of its result and with its axes."""
+    """Brings an argument of an elementwise operation to the extent and the axes of the result."""
     x = scalar(call, argument) if is_size(argument) else argument
     if not isinstance(x, Placed):
         return x
@@ -336,12 +349,12 @@ def aligned(call: Call, argument: Any, axes: Axes) -> Any:
 
 
 def at_extent(x: Placed, extent: Extent) -> Placed:
-    """A value at an extent, unless it is at a deeper one; a parameter stays one."""
+    """Repeats a value to an extent, unless its extent is deeper; a parameter stays a parameter."""
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
 def scalar(call: Call, number: Any) -> Placed:
-    """A size that enters a value: the number of steps, for each sequence its own length."""
+    """Makes a value of a symbolic size, such as the number of steps: each sequence's own length."""
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
     if call.replay.kind == "step":
@@ -356,7 +369,9 @@ def scalar(call: Call, number: Any) -> Placed:
 
 
 def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
-    """Raises `StepError` for an operation without axes that mixes sequences or steps."""
+    """Raises `StepError` if an operation without a `dim` argument would drop the axis of sequences or
+    steps.
+    """
     before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
     for own in axes:
         lost = before - set(symbols_in(own))
@@ -365,13 +380,15 @@ def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> 
 
 
 def dims_of(x: Placed, dims: Any) -> list[int]:
-    """The axes that an operation goes along; all of them for None and for an empty list."""
+    """Returns the axes of an operation as non-negative numbers; None and an empty list are all axes."""
     rank = len(x.axes)
     return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
 
 
 def features(x: Placed, dims: Any) -> Any:
-    """Axes as the rules of features take them: counted from the last."""
+    """Translates axes for the rules of features, which count from the last axis; refuses sequences and
+    steps.
+    """
     found = list[int]()
     for dim in dims_of(x, dims):
         if not is_feature(x.axes[dim]):
@@ -381,7 +398,7 @@ def features(x: Placed, dims: Any) -> Any:
 
 
 def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
-    """The results of an operation along the steps alone; None if it goes along features."""
+    """Computes an operation along the steps of each sequence; returns None if it goes along features."""
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):
         return None
@@ -401,12 +418,12 @@ def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is a symbolic number, computed from the sizes of axes."""
+    """Tells whether a value is a symbolic number, computed from the sizes of axes."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def constant(tensor: Any, like: Traced) -> Traced:
-    """A tensor that a graph holds, as a constant of the net of a value."""
+    """Makes a tensor that a graph holds a constant of the net. like: any value of that net."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in COMPUTED:
         raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(COMPUTED)}")
@@ -414,7 +431,7 @@ def constant(tensor: Any, like: Traced) -> Traced:
 
 
 def advice(operation: Any) -> str:
-    """The advice for an operation, after a colon; empty if there is none."""
+    """Returns advice for an unknown operation, preceded by a colon; empty if there is none."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return f": {draws.ADVICE}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])

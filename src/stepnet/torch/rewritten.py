@@ -18,7 +18,9 @@ linear: Any = torch.nn.functional.linear
 
 
 def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """The new state of `torch.nn.GRUCell`."""
+    """Computes the next state of `torch.nn.GRUCell` from basic operations, in place of PyTorch's fused
+    function.
+    """
     x_r, x_z, x_n = linear(x, W, b).chunk(3, -1)
     h_r, h_z, h_n = linear(h, R, d).chunk(3, -1)
     r = torch.sigmoid(x_r + h_r)
@@ -28,7 +30,9 @@ def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> An
 
 
 def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: Any = None) -> tuple[Any, Any]:
-    """The new state (h, c) of `torch.nn.LSTMCell`."""
+    """Computes the next state (h, c) of `torch.nn.LSTMCell` from basic operations, in place of PyTorch's
+    function.
+    """
     h, c = state
     i, f, g, o = (linear(x, W, b) + linear(h, R, d)).chunk(4, -1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -36,25 +40,27 @@ def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: An
 
 
 def rnn_tanh_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """The new state of `torch.nn.RNNCell`."""
+    """Computes the next state of `torch.nn.RNNCell` with tanh from basic operations."""
     return torch.tanh(linear(x, W, b) + linear(h, R, d))
 
 
 def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """The new state of `torch.nn.RNNCell` with nonlinearity="relu"."""
+    """Computes the next state of `torch.nn.RNNCell` with relu from basic operations."""
     return torch.relu(linear(x, W, b) + linear(h, R, d))
 
 
 def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
-    """The products of all features of a with all of b, weighted [outputs, a's, b's] and summed."""
+    """Computes `torch.nn.functional.bilinear`: products of all features of a with all of b, weighted by W and
+    summed.
+    """
     weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
     result = (weighted * b.unsqueeze(-2)).sum(-1)
     return result if bias is None else result + bias
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """The contraction. With a parameter it is done head by head, as PyTorch would put heads before the
-    rows.
+    """Computes torch.einsum. A contraction with a parameter is done head by head: PyTorch would put heads
+    ahead of the rows.
     """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
@@ -68,7 +74,7 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 
 def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
-    """A contraction of two values, done for each index of a common letter and stacked."""
+    """Contracts two values for each index of the letter `head` separately, and stacks the results."""
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
     parts = [
@@ -79,12 +85,12 @@ def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str
 
 
 def has_rows(x: Any) -> bool:
-    """Whether a tensor has the rows."""
+    """Tells whether a tensor has an axis of rows, whose size is a symbol."""
     return not all(isinstance(size, int) for size in x.shape)
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """The parts of x along an axis; raises `StepError` if that is the axis of rows."""
+    """Replaces torch.unbind: splits x along an axis; raises `StepError` if that axis is the rows."""
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a step cannot take rows apart, nor loop over a tensor of them: take features, as x[:, 0] or "
@@ -94,7 +100,7 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def refused(message: str) -> Callable[..., Any]:
-    """A function that raises a `StepError`."""
+    """Makes a function that raises a `StepError` with this message whenever it is called."""
 
     def rule(*_: Any, **__: Any) -> Any:
         raise StepError(message)
@@ -103,7 +109,9 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """x itself if dropout is off; raises `StepError` if it would draw random numbers."""
+    """Replaces dropout: returns x unchanged in evaluation; raises `StepError` if it would draw random
+    numbers.
+    """
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -113,13 +121,15 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """The cosine of the angle between vectors."""
+    """Computes the cosine of the angle between vectors along an axis, from basic operations."""
     lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
     return (a / lengths[0] * (b / lengths[1])).sum(dim)
 
 
 def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """Features padded with a number: (before, after) along the last axis, then along the one before it."""
+    """Pads features with a number: the pair (before, after) for the last axis, then for the axis before
+    it.
+    """
     if mode != "constant":
         raise StepError(f"padding of mode {mode} is not an operation of a step; use torch.cat")
     for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
@@ -134,7 +144,9 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def no_part(enabled: Any) -> Any:
-    """Refused: a trace has one graph, of all that the step computes."""
+    """Raises `StepError`: torch.no_grad inside a step has no meaning, as a trace has one graph of all
+    operations.
+    """
     raise StepError(
         "torch.no_grad turns the gradients of a part of the step off or on: write x.detach() for each value "
         "through which none is to go"
@@ -167,10 +179,10 @@ FUNCTION = torch.autograd.Function.apply.__code__
 
 
 class Rewritten(overrides.TorchFunctionMode):
-    """A context in which the functions of the table are traced as their replacements.
+    """Context in which calls of PyTorch's functions are traced as their replacements in a table.
 
-    It also records the user's line for the operations of each function, and refuses functions with a gradient
-    of their own, of which a trace would hold the operations alone.
+    It also records the user's line for the operations of each function, and refuses custom autograd
+    functions: a trace would hold their operations but not their gradients.
     """
 
     def __init__(
@@ -183,7 +195,7 @@ class Rewritten(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """The result of a call of `function`."""
+        """Calls the replacement of `function`, or `function` itself if the table has none."""
         fx_traceback.set_stack_trace([self.line()])
         if calls_of(FUNCTION) > self.around:
             raise StepError(

@@ -23,10 +23,10 @@ numpy: Any = np
 
 @dataclass(frozen=True)
 class Result:
-    """The result that PyTorch infers for an operation: its features, its dtype, and whether it has one entry
-    per row.
+    """Result that PyTorch infers for an operation, as rules receive it.
 
-    `common` is the common dtype of the operands, and `like` any value of the step.
+    features, dtype: of the result. common: the common dtype of the operands. per_row: whether it has one
+    entry per row. like: any value of the step, whose net constants are added to.
     """
 
     features: tuple[int, ...]
@@ -37,12 +37,12 @@ class Result:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """The values, with those of a step cast to a dtype."""
+    """Casts those of the operands that are values of the step to a dtype; numbers stay."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
 def as_bool(value: Any) -> Any:
-    """The value as booleans: whether it is not zero."""
+    """Converts to booleans: true where the value is not zero."""
     return value if value.dtype == np.bool_ else value != 0
 
 
@@ -50,12 +50,12 @@ def as_bool(value: Any) -> Any:
 
 
 def itself(x: Any, *_: Any, **__: Any) -> Any:
-    """The value."""
+    """Returns x unchanged, for operations such as contiguous that do nothing here."""
     return x
 
 
 def detached(x: Any) -> Any:
-    """The value, through which no gradient goes."""
+    """Stops gradients at x: adds a `detach` node."""
     return Traced(x.builder, x.builder.add("detach", x.number)) if x.type.is_float else x
 
 
@@ -70,14 +70,14 @@ def subtract(a: Any, b: Any, alpha: Any = 1) -> Any:
 
 
 def scaled(b: Any, alpha: Any) -> Any:
-    """alpha b, in the dtype of b."""
+    """Computes alpha * b in the dtype of b."""
     if alpha == 1:
         return b
     return (b * alpha).astype(b.dtype) if isinstance(b, Traced) else b * alpha
 
 
 def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """a / b, rounded down or towards zero by `rounding_mode`."""
+    """Computes a / b; rounding_mode: None, "floor" (down) or "trunc" (towards zero)."""
     if rounding_mode is None:
         return a / b
     if rounding_mode == "floor":
@@ -89,57 +89,57 @@ def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def truncate(x: Any) -> Any:
-    """x without its fraction."""
+    """Rounds towards zero."""
     return numpy.where(x < 0, np.ceil(x), np.floor(x))
 
 
 def rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A rounding function that leaves integers unchanged."""
+    """Makes a rounding function that leaves integers unchanged."""
     return lambda x: function(x) if x.type.is_float else x
 
 
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; 0 for NaN."""
+    """Computes -1, 0 or 1 by the sign of x; 0 for NaN."""
     return x if x.dtype == np.bool_ else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 def logarithm(base: float) -> Callable[[Any], Any]:
-    """The logarithm to a base."""
+    """Makes the function that computes the logarithm to a base."""
     return lambda x: np.log(x) / math.log(base)
 
 
 def inverse_root(x: Any) -> Any:
-    """1 over the square root."""
+    """Computes 1 over the square root of x."""
     return 1 / np.sqrt(x)
 
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    """x where it is positive, alpha (exp(x) - 1) elsewhere, scaled."""
+    """Computes ELU: scale * x where x is positive, scale * alpha (exp(input_scale x) - 1) elsewhere."""
     return numpy.where(x > 0, x, np.expm1(numpy.where(x > 0, 0, x) * input_scale) * alpha) * scale
 
 
 def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """x times the normal distribution at x."""
+    """Computes GELU: x times the normal distribution function at x. approximate: "none" or "tanh"."""
     return functions.gelu(x, approximate == "tanh")
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-    """The value limited to two bounds."""
+    """Limits x to two bounds, of which either may be None."""
     return numpy.clip(x, min, max)
 
 
 def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
-    """The value limited to two bounds, which have its dtype."""
+    """Limits x to two bounds, which are first converted to the dtype of x."""
     return clamp(x, x.dtype.type(low), x.dtype.type(high))
 
 
 def power(x: Any, exponent: float) -> Any:
-    """x to a constant power."""
+    """Computes x to a constant power."""
     return inverse_root(x) if exponent == -0.5 else np.power(x, exponent)
 
 
 def power_of(base: float, exponent: Any) -> Any:
-    """A number to the power of a value."""
+    """Computes a constant base to the power of a value; refuses bases that are not positive."""
     if base <= 0:
         raise refuse(f"{base} to the power of a value is not an operation of a step: a base is more than 0")
     if not exponent.type.is_float:
@@ -148,17 +148,17 @@ def power_of(base: float, exponent: Any) -> Any:
 
 
 def is_infinite(x: Any) -> Any:
-    """Whether x is infinite."""
+    """Tells for each number whether it is infinite."""
     return numpy.absolute(x) == math.inf
 
 
 def chosen(result: Result, condition: Any, a: Any, b: Any) -> Any:
-    """One of two values, by a condition."""
+    """Computes where(condition, a, b) in the result's dtype."""
     return numpy.where(condition, *to(result.dtype, (a, b)))
 
 
 def cast(result: Result, x: Any, *_: Any, **__: Any) -> Any:
-    """The value as the result's dtype."""
+    """Casts x to the result's dtype."""
     return x.astype(result.dtype)
 
 
@@ -166,7 +166,7 @@ def cast(result: Result, x: Any, *_: Any, **__: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """The product with a parameter, or of each row's own matrices: [..., m, k] with [..., k, n]."""
+    """Multiplies by a parameter, or multiplies matrices of each row: [..., m, k] times [..., k, n]."""
     if a.dtype != b.dtype:
         raise refuse(
             f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
@@ -180,19 +180,19 @@ def product(a: Any, b: Any) -> Any:
 
 
 def axes(x: Any, dim: Any) -> tuple[int, ...]:
-    """The axes to reduce over: all of them for None and for an empty list."""
+    """Returns the axes to reduce over as a tuple; None and an empty list are all axes."""
     if dim is None or dim == []:
         return tuple(range(x.ndim))
     return tuple(listed(dim))
 
 
 def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """The sum over feature axes."""
+    """Computes the sum over feature axes."""
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function along a feature axis, in the dtype that it is given."""
+    """Makes a rule for a function along one feature axis, whose result has the dtype of its operand."""
 
     def rule(x: Any, dim: int, **_: Any) -> Any:
         return function(x, axis=dim).astype(x.dtype)
@@ -201,52 +201,52 @@ def along(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """The mean over feature axes."""
+    """Computes the mean over feature axes."""
     return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The largest over feature axes."""
+    """Computes the maximum over feature axes."""
     return numpy.max(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest over feature axes."""
+    """Computes the minimum over feature axes."""
     return numpy.min(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The largest along a feature axis, and its place."""
+    """Computes the maximum along a feature axis, and its index."""
     return largest(x, dim, keepdim), place_of_largest(x, dim, keepdim)
 
 
 def smallest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The smallest along a feature axis, and its place."""
+    """Computes the minimum along a feature axis, and its index."""
     return smallest(x, dim, keepdim), place_of_smallest(x, dim, keepdim)
 
 
 def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The place of the largest along a feature axis."""
+    """Computes the index of the maximum along a feature axis."""
     return numpy.argmax(x, axis=dim, keepdims=keepdim)
 
 
 def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The place of the smallest along a feature axis."""
+    """Computes the index of the minimum along a feature axis."""
     return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 
 
 def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """The variance over feature axes."""
+    """Computes the variance over feature axes. correction: subtracted from the count; None is 1."""
     return numpy.var(x, axis=axes(x, dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 
 def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """The variance and the mean over feature axes."""
+    """Computes the variance and the mean over feature axes."""
     return variance(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
 def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """The norm of a vector, of order 1, 2 or infinity."""
+    """Computes the norm of a vector along axes; order: 1, 2 or infinity."""
     if order == 2:
         return np.sqrt(total(x * x, dim, keepdim))
     if order not in (1, math.inf):
@@ -256,7 +256,9 @@ def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: 
 
 
 def layer_norm(x: Any, shape: Sequence[int], scale: Any, shift: Any, epsilon: float) -> tuple[Any, Any, Any]:
-    """x with mean 0 and variance 1 over its last axes, scaled and shifted; the mean, and 1 / deviation."""
+    """Computes layer normalisation over the last axes; returns the result, the mean, and 1 / standard
+    deviation.
+    """
     last = list(range(-len(shape), 0))
     middle = mean(x, last, True)
     away = x - middle

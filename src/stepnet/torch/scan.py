@@ -36,20 +36,26 @@ KEPT = "_kept"
 
 @dataclass(frozen=True)
 class Kept:
-    """What runs a recurrence with parameters of certain shapes and dtypes, for the kinds of calls so far."""
+    """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
+
+    programs: the programs of the recurrence, one for each kind of inputs. runs: how each program runs over
+    tensors.
+    """
 
     programs: LayerPrograms[RNN]
     runs: OrderedDict[LayersProgram, Any] = field(default_factory=OrderedDict[LayersProgram, Any])
 
     def run_of(self, program: LayersProgram) -> NetRun:
-        """What runs a program, with gradients and without."""
+        """Returns the object that runs a program over tensors, with and without gradients; makes it at first
+        use.
+        """
         if program not in self.runs:
             keep(self.runs, program, NetRun(program, Differentiable(program.net)))
         return self.runs[program]
 
 
 class Scan(torch.nn.Module):
-    """A recurrence of a NumPy step, run over tensors, with gradients of any order.
+    """Module that runs a recurrence of a NumPy step over tensors, with gradients of any order.
 
     Its parameters begin as copies of those of the recurrence, under `params` and their names there. It runs
     in machine code on the CPU. Under autocast, tensors in half precision are computed in float32. In
@@ -88,7 +94,8 @@ class Scan(torch.nn.Module):
         self.params = parameters_of(rnn.params)
 
     def forward(self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None) -> Any:
-        """The outputs, and the last memory of each sequence, in the structures of the step.
+        """Runs the recurrence; returns the outputs, and the last memory of each sequence, in the structures
+        of the step.
 
         Args:
             x: The inputs [batch, time, ...], in the structure of the step; [time, batch, ...] without
@@ -106,7 +113,9 @@ class Scan(torch.nn.Module):
         return untraced(Scan.answer)(self, x, initial, statics, lengths)
 
     def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """What a call gives."""
+        """Checks the tensors of a call, runs the recurrence on them, and returns the outputs and the last
+        memories.
+        """
         check_recorded()
         tensors = self.tensors
         x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
@@ -143,23 +152,27 @@ class Scan(torch.nn.Module):
 
     @property
     def rnn(self) -> RNN:
-        """The recurrence with copies of the parameters as they now are: for streams and files."""
+        """The recurrence as an `sn.RNN`, with copies of the parameters as they now are: for streams and
+        files.
+        """
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
         return self.kept(tensors).programs.layer.with_params(params)
 
     @property
     def tensors(self) -> list[Any]:
-        """The parameters in the order of those of the recurrence."""
+        """The parameters as a list, in the order of the recurrence's parameters."""
         paths = (name.split(".") if name else [] for name, _ in named_leaves(self._rnn.params))
         return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
 
     def params_in_structure(self, values: Sequence[Any]) -> Any:
-        """One value for each parameter, in the structure of those of the recurrence."""
+        """Arranges one value for each parameter in the structure of the recurrence's parameters."""
         return rebuild(self._rnn.params, values)
 
     def kept(self, tensors: list[Any]) -> Kept:
-        """What runs the recurrence with parameters of these shapes and dtypes."""
+        """Returns the compiled programs for parameters of these shapes and dtypes; makes them at first
+        use.
+        """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, Kept]())
         if key not in kept:
@@ -168,16 +181,16 @@ class Scan(torch.nn.Module):
         return kept[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what runs it, which a copy makes anew."""
+        """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""
         return {name: value for name, value in self.__dict__.items() if name != KEPT}
 
     def extra_repr(self) -> str:
-        """The recurrence, as of every module."""
+        """Describes the recurrence and the order of axes for `repr`."""
         return f"{self._rnn!r}, batch_first={self.batch_first}"
 
 
 def check_recorded() -> None:
-    """Raises `InputError` where a graph is recorded, which would have a Scan's results for constants."""
+    """Raises `InputError` while a graph is recorded: the graph would hold a Scan's results as constants."""
     if TRACES.get():
         raise InputError("a Scan is no operation of a step or a model: call its recurrence, the sn.RNN")
     if makes_graph() or torch.jit.is_tracing():
@@ -188,7 +201,10 @@ def check_recorded() -> None:
 
 
 def parameters_of(params: Any) -> Any:
-    """Arrays as parameters: a single one, or nested `ParameterDict`s; raises `InputError` for their names."""
+    """Makes PyTorch parameters of arrays: a single one, or nested `ParameterDict`s.
+
+    Raises `InputError` for names that parameters of PyTorch cannot have.
+    """
     if params is None:
         return None
     if isinstance(params, np.ndarray):
@@ -207,11 +223,16 @@ def parameters_of(params: Any) -> Any:
 
 
 def checked(value: Any, what: str) -> Any:
-    """Tensors as they are computed with; raises `InputError` for those that are not."""
+    """Returns an argument's tensors, half precision under autocast as float32, with the structure kept;
+    raises `InputError` for tensors that a Scan cannot run on.
+
+    what: the argument's name, for messages.
+    """
     transform(check_padded, value, is_leaf=lambda part: isinstance(part, PackedSequence))
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
+        """Checks and converts one tensor."""
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
@@ -228,7 +249,7 @@ def checked(value: Any, what: str) -> Any:
 
 
 def check_padded(value: Any) -> None:
-    """Raises `InputError` for sequences in other forms of PyTorch than padded tensors."""
+    """Raises `InputError` for a `PackedSequence` or a nested tensor: a Scan takes padded tensors only."""
     if isinstance(value, PackedSequence):
         raise InputError(
             "a Scan takes padded sequences, not a PackedSequence: call it with x, lengths = "
@@ -242,5 +263,5 @@ def check_padded(value: Any) -> None:
 
 
 def blank_of(tensor: Any) -> Any:
-    """An array of a tensor's shape and dtype, which nothing reads: under torch.func no tensor is an array."""
+    """Makes an array like a tensor, uninitialised: under torch.func tensors cannot become arrays."""
     return np.empty(tensor.shape, DTYPES[tensor.dtype])

@@ -24,11 +24,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Place:
-    """The places of sequences in their data, in tensors, so that a graph of PyTorch can hold it.
+    """Positions of sequences in their data, as tensors, so that a graph of PyTorch can hold them.
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
-    "jagged" for [total, features...]. tensors: the batch sizes of a `PackedSequence`; the offsets of a jagged
-    nested tensor, and its lengths if it has holes.
+    "jagged" for [total, features...]. tensors: for "packed" the batch sizes of a `PackedSequence`; for
+    "jagged" the offsets of a nested tensor, and its lengths if it has gaps.
     """
 
     form: str
@@ -36,11 +36,11 @@ class Place:
 
     @property
     def lead(self) -> int:
-        """The number of leading axes of the data, before the features."""
+        """Number of leading axes of the data, before the features."""
         return 1 if self.tensors else 2
 
     def batch(self, data: Any) -> Batch:
-        """The batch of the data; raises `InputError` for damaged tensors."""
+        """Makes the batch for the data; raises `InputError` for damaged tensors."""
         if not self.tensors:
             return dense_batch(*data.shape[:2], self.form == "time")
         rows = packed_batch if self.form == "packed" else jagged_batch
@@ -49,11 +49,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences that a module was called with.
+    """Sequences that a module was called with, in any form, and how to return outputs in that form.
 
-    data: [total, features...], or [time, batch, features...] and the like. place: the place of each sequence
-    in the data. rows: their number. form: gives outputs, laid out as the data, in the form of the sequences.
-    order, back: the permutation of a state's rows in the data, and its inverse; None if there is none.
+    data: [total, features...], or [time, batch, features...] and the like. place: the positions of the
+    sequences in the data. rows: the number of sequences. form: puts outputs, laid out as the data, into the
+    caller's form. order, back: the permutation of a state's rows in the data, and its inverse; None if there
+    is none.
     """
 
     data: Any
@@ -65,7 +66,9 @@ class Sequences:
 
     @classmethod
     def of(cls, value: Any, batch_first: bool) -> "Sequences":
-        """A tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for others."""
+        """Reads a tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for other nested
+        tensors.
+        """
         if isinstance(value, PackedSequence):
             return packed(value)
         if value.is_nested:
@@ -75,10 +78,11 @@ class Sequences:
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
-    """Raises `InputError` where sequences and what each of them has once fit only with the axes of time and
-    batch exchanged.
+    """Raises `InputError` if the arguments of a call would fit only with the axes of time and batch
+    exchanged.
 
-    data: [batch, time, ...], or [time, batch, ...]. others: tensors [batch, ...] by name.
+    data: [batch, time, ...], or [time, batch, ...]. others: tensors [batch, ...] by name. title: the module's
+    name, for the message.
     """
     if data.dim() < 2:
         return
@@ -95,29 +99,29 @@ def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, An
 
 
 def named(what: str, value: Any) -> dict[str, Any]:
-    """The tensors of an argument by their names; none of None."""
+    """Lists the tensors of an argument by name; empty for None. what: the argument's name."""
     tensors = {f"{what} {name}".strip(): leaf for name, leaf in named_leaves(value)}
     return {name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)}
 
 
 def data_of(value: Any) -> Any:
-    """The data of a tensor, a `PackedSequence` or a nested tensor."""
+    """Returns the tensor of data of a tensor, a `PackedSequence` or a nested tensor."""
     return value.data if isinstance(value, PackedSequence) else value
 
 
 def same(outputs: Any) -> Any:
-    """The outputs unchanged."""
+    """Returns outputs unchanged: the form of plain tensors."""
     return outputs
 
 
 @lru_cache(MOST_KEPT)
 def dense_batch(first: int, second: int, time_major: bool) -> Batch:
-    """The batch of sequences of equal length."""
+    """Makes the batch of sequences of equal length [first, second]; time_major: whether time is first."""
     return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
 
 
 def packed(value: Any) -> Sequences:
-    """The sequences of a `PackedSequence`, the longest first."""
+    """Reads the sequences of a `PackedSequence`, whose data has the longest sequence first."""
     data, sizes, order, back = value
     rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
 
@@ -128,14 +132,14 @@ def packed(value: Any) -> Sequences:
 
 
 def packed_batch(total: int, counts: Array) -> Batch:
-    """The batch of the sequences of a `PackedSequence`, from its batch sizes."""
+    """Makes the batch of a `PackedSequence` from its number of values and its batch sizes."""
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
     return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
 
 
 def nested(value: Any) -> Sequences:
-    """The sequences of a jagged nested tensor [batch, steps, features...]."""
+    """Reads the sequences of a jagged nested tensor [batch, steps, features...]."""
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
@@ -150,7 +154,7 @@ def nested(value: Any) -> Sequences:
 
 
 def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
-    """The batch of the sequences of a jagged nested tensor; raises `InputError` for damaged offsets."""
+    """Makes the batch of a jagged nested tensor; raises `InputError` for damaged offsets or lengths."""
     starts = offsets.astype(np.int64)[:-1]
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
     if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():

@@ -25,7 +25,8 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class TorchStep:
-    """A function on tensors as a step: its graph of ATen operations, replayed on a step's values.
+    """Step written with PyTorch, as a step of the compiler: traces the user's function, and replays the
+    graph.
 
     `__wrapped__` is the user's function, for its signature and its place in the code.
     """
@@ -36,18 +37,21 @@ class TorchStep:
 
     @property
     def reads(self) -> Reads:
-        """The values that the user's function reads; a function may list them itself."""
+        """Finds the values that the user's function reads; a function may list them itself as `reads`."""
         known: Any = getattr(self.__wrapped__, "reads", None)
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory as values of the net that is traced."""
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
         names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
+            """Calls the user's function with a flat list of tensors, and notes the structure of the
+            results.
+            """
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
@@ -58,7 +62,9 @@ class TorchStep:
 
 
 def tensor_of(leaf: Any) -> Any:
-    """The result of a step as a tensor; raises `StepError` unless it is a tensor or a number."""
+    """Converts a result of the user's step to a tensor; raises `StepError` unless it is a tensor or a
+    number.
+    """
     try:
         return torch.as_tensor(leaf)
     except TypeError:
@@ -66,7 +72,9 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """The graph's results, from its nodes applied to a step's values; place: the line of the step."""
+    """Evaluates a graph on a step's values; returns its results. place: the line of the step, for
+    messages.
+    """
     placed = [
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments
@@ -77,7 +85,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
 
 
 def result(part: Any) -> Traced:
-    """A result of the step; raises `StepError` unless it is [rows, features...]."""
+    """Returns the value of a result of the step; raises `StepError` unless it is [rows, features...]."""
     if not isinstance(part, Placed) or any(symbols_in((axis,)) for axis in part.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
     if BATCH in part.axes[1:]:

@@ -21,7 +21,7 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Step:
-    """The forward of a cell; a base class that stands before the cell of torch.nn."""
+    """Base class that replaces the forward of a cell of torch.nn; the cell's class is the next base."""
 
     qconfig = Qconfig()
 
@@ -29,7 +29,7 @@ class Step:
         super().__init__(*args, **kwargs)
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """The next state. See the class in torch.nn."""
+        """Runs one step and returns the next state, as the forward of the class in torch.nn does."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
@@ -47,14 +47,16 @@ class Step:
 
 
 def mode_of(module: Any) -> str:
-    """The `mode` of the layer that runs such a cell."""
+    """Returns the `mode` of the layer of torch.nn that runs such a cell: "GRU", "LSTM", "RNN_TANH" or
+    "RNN_RELU".
+    """
     if isinstance(module, torch.nn.RNNCell):
         return f"RNN_{module.nonlinearity.upper()}"
     return "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """h, and c of an LSTM, from the argument `hx`; zeros if that is None."""
+    """Lists h, and c of an LSTM, from the argument `hx`; zeros if that is None."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -62,7 +64,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 
 def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Whether the shapes are those of a step, and no size is zero."""
+    """Tells whether the shapes are those of one step of the cell, and no size is zero."""
     if not (module.input_size and module.hidden_size):
         return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
@@ -72,7 +74,7 @@ def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
 
 
 def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """The states after one step."""
+    """Runs one step in machine code; returns the list of next states."""
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]
     value, *states = as_cast(weights[0].dtype, value, *states)

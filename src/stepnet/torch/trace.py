@@ -18,7 +18,7 @@ torch: Any = pytorch("torch")
 
 
 def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RNN:
-    """The recurrence of a step that is written with PyTorch.
+    """Makes a recurrence of a step that is written with PyTorch.
 
     The parameters and buffers of a module are the parameters of the recurrence, by their names. They are
     copied: after more training, trace the module again. Other tensors that the step uses are constants.
@@ -76,7 +76,7 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
 
 
 def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
-    """The input, memory and parameters of an example call."""
+    """Splits an example call into input, memory and parameters; raises `InputError` for other arguments."""
     module = isinstance(step, torch.nn.Module)
     wanted = (2,) if module else (2, 3)
     if not isinstance(example, tuple) or len(arguments := cast("tuple[Any, ...]", example)) not in wanted:
@@ -90,7 +90,7 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
 
 
 def described(value: Any) -> str:
-    """A wrong value as text for a message."""
+    """Describes a wrong value for a message."""
     if isinstance(value, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
     if isinstance(value, type):
@@ -99,7 +99,7 @@ def described(value: Any) -> str:
 
 
 def check_module(module: Any) -> None:
-    """Raises `InputError` for modules that are no cells."""
+    """Raises `InputError` for a module that is not a cell, such as a recurrent layer."""
     name = type(module).__name__
     if isinstance(module, torch.nn.RNNBase):
         raise InputError(
@@ -115,7 +115,7 @@ def check_module(module: Any) -> None:
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:
-    """The spec of an example tensor [rows, features...]."""
+    """Returns the features and dtype of an example tensor [rows, features...]. kind: its name in messages."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
         what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
         raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")
@@ -123,7 +123,9 @@ def spec_of(leaf: Any, kind: str) -> Spec:
 
 
 def dtype_of(tensor: Any, what: str) -> str:
-    """The name of a tensor's dtype; raises `InputError` if stepnet does not know it."""
+    """Returns the name of a tensor's dtype; raises `InputError` if stepnet does not have it. what: for the
+    message.
+    """
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise InputError(f"{what} has dtype {name}; use one of {', '.join(COMPUTED)}")
@@ -131,7 +133,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """A copy of a parameter as an array."""
+    """Copies a parameter, a tensor or an array-like, to an array."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -139,7 +141,7 @@ def parameter(leaf: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """The name of the step of a recurrence."""
+    """Returns the name of a step: of the function, or of the module's class."""
     return getattr(step, "__name__", type(step).__name__)
 
 
@@ -148,24 +150,29 @@ def name_of(step: Any) -> str:
 
 @dataclass(frozen=True)
 class OfFunction:
-    """A function on tensors as a step; its own names of parameters do not matter."""
+    """Step made of a user's function on tensors. Calls it by position, as its parameters may have other
+    names.
+    """
 
     step: Function
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         return self.step(x, memory, params, **further)
 
 
 @dataclass(frozen=True)
 class OfModule:
-    """A cell module as a function from (x, state) to (output, state). state: a structure like its state."""
+    """Step made of a cell module: calls it as a function from (x, state) to (output, state).
+
+    state: an example of its state, for the structure.
+    """
 
     module: Any
     state: Any
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """The output and the next state."""
+        """Computes the output and the next state with `params` as the module's parameters."""
         wanted = skeleton(self.state)
         parameters = {name: params[first] for name, first in first_names(self.module).items()}
         output = torch.func.functional_call(self.module, parameters, (x, memory), further, tie_weights=False)
@@ -181,12 +188,12 @@ class OfModule:
 
 
 def tensors_of(module: Any) -> list[tuple[str, Any]]:
-    """The parameters and buffers of a module by name, each once."""
+    """Lists the parameters and buffers of a module by name, each once."""
     return [*module.named_parameters(), *module.named_buffers()]
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """The first name of each parameter and buffer, by all its names; tied tensors have several."""
+    """Maps all names of each parameter and buffer to the first one; tied tensors have several names."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

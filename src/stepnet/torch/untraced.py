@@ -14,10 +14,10 @@ APART = dict[Callable[..., Any], Callable[..., Any]]()
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for a call that makes no graph: where torch.compile is in use, one that is never traced.
+    """Returns a function that torch.compile never traces, for calls into stepnet's internals.
 
-    It goes on behind what it could not trace, and would trace the insides of what runs a net. To make such a
-    function imports PyTorch's compiler.
+    torch.compile would otherwise trace these internals after a graph break. Without torch.compile in use the
+    function is returned as it is: to wrap it would import PyTorch's compiler.
     """
     if "torch._dynamo" not in sys.modules:
         return function

@@ -35,7 +35,9 @@ torch: Any = pytorch("torch")
 
 
 def is_for(*tensors: Any) -> bool:
-    """Whether a call has gradients that are computed here: not those of torch.func, nor with padding."""
+    """Tells whether a call needs gradients that this module computes: not under torch.func, nor with
+    padding.
+    """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
     return bool(wanted_of(tensors))
@@ -44,7 +46,11 @@ def is_for(*tensors: Any) -> bool:
 def in_one_dtype(
     x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Inputs and memories [rows, *shape], zeros for None, as `scans` takes them."""
+    """Casts inputs and memories to the dtype of the computation, as `scans` takes them; zeros for a memory
+    None.
+
+    shapes: the shape of one row of each memory. Returns the inputs by name, and memories [rows, *shape].
+    """
     first = next(iter(x.values()))
     dtype = dtype_of(first)
     begin = [
@@ -58,19 +64,22 @@ def in_one_dtype(
 
 
 def wide(x: Any, memory: Any) -> Any:
-    """Inputs in the dtype of the memory, so that products of them are, too."""
+    """Casts inputs to the dtype of the memory, so that their products have that dtype too."""
     return {name: value.astype(memory.dtype) for name, value in x.items()}
 
 
 def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """h = a h + u B, y = h C."""
+    """Step of the forward recurrence: h = a h + u B, y = h C. Returns y and h."""
     h = x["a"][..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
     return (h * x["C"][:, :, None]).sum(-1), h
 
 
 def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The same, and what the state before the write adds to the gradient of its decay; z is that of which y
-    is the gradient.
+    """Step that runs the recurrence h = a h + u B again, in the backward pass, for gradients of C and of the
+    decay.
+
+    Returns (y, the term that the memory before the write adds to the decay's gradient) and h. The input z has
+    the numbers whose gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     before = x["a"][..., None, None] * memory
@@ -78,37 +87,44 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """G = K + u B, y = G C, K = a G, and what K adds to the gradient of its decay."""
+    """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the memory.
+
+    Returns (y, the term that K adds to the decay's gradient) and the next K.
+    """
     narrow, x = x["u"].dtype, wide(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
     return read_beside(x, memory, narrow), x["a"][..., None, None] * G
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """The products of C with a memory and with u B, and that with the memory times z."""
+    """Computes C times the memory after u B is written, and the memory's own part of it, times z and summed.
+
+    narrow: the dtype of the first result.
+    """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
     return (y + u * (B * C).sum(-1)[..., None]).astype(narrow), (z * y).sum(-1)
 
 
 def along_key(a: Any) -> Any:
-    """The decay of a memory [heads, key, value], for a [heads] or [heads, key]."""
+    """Reshapes decays [heads] or [heads, key] to multiply a memory [heads, key, value]."""
     return a[..., None] if len(a.shape) == 3 else a[..., None, None]
 
 
 def across_key(a: Any) -> Any:
-    """The decay of a memory [heads, value, key]."""
+    """Reshapes decays [heads] or [heads, key] to multiply a memory [heads, value, key]."""
     return a[..., None, :] if len(a.shape) == 3 else a[..., None, None]
 
 
 def by_decay(a: Any, products: Any) -> Any:
-    """Products [heads, key], summed where a [heads] has one decay for all of them."""
+    """Sums products [heads, key] over keys if the decay a has one number per head; else returns them."""
     return products if len(a.shape) == 3 else products.sum(-1)
 
 
 def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gated delta rule: what is read after the step, and the difference w of the value and what its key
-    read.
+    """Step of the gated delta rule.
+
+    Returns (the output, w) and the next memory. w is the value minus what its key read from the memory.
     """
     narrow, x = x["q"].dtype, wide(x, memory)
     state = along_key(x["a"]) * memory
@@ -118,7 +134,9 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of what was written, beta w."""
+    """Step of the delta rule's backward recurrence. Returns the gradient of the written vector beta w, and
+    the next cotangent of the memory.
+    """
     x = wide(x, memory)
     G = written(memory, x["q"], x["do"])
     d = read(G, x["k"])
@@ -126,8 +144,10 @@ def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the key that writes, where that of the value, e, is known: G u. And what K adds to the
-    gradient of its decay.
+    """Step of the backward recurrence that gives the gradient of the key as it writes.
+
+    The input e is the gradient of the value. Returns (this gradient G u, the term that the cotangent K adds
+    to the decay's gradient) and the next cotangent.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -137,8 +157,11 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the query, and that of the key that reads, but for its sign: e a S. And what a S adds
-    to the gradient of its decay.
+    """Step that runs the delta rule again, in the backward pass, for gradients of the query and of the key as
+    it reads.
+
+    Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to the
+    decay's gradient) and the next memory.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -152,35 +175,37 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
-    """The outputs of a step, and its last memory, in the dtype of the first one."""
+    """Runs a step over [rows, steps, ...]; returns outputs and last memory, in the memory's dtype."""
     return scans_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
 def run_back(step: Any, memory: Any, **x: Any) -> list[Any]:
-    """The same from the last step to the first one."""
+    """Runs a step from the last step to the first; returns its outputs and the last memory."""
     return run(step, memory, reverse=True, **x)
 
 
 def later(differences: Any, last: Any) -> Any:
-    """The sums of the steps from each one on [rows, steps, ...], to which `last` [rows, ...] is added."""
+    """Sums [rows, steps, ...] from each step to the last one, and adds `last` [rows, ...]."""
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 
 
 class Decayed(torch.autograd.Function):
-    """y and the last h of g (the logarithm of a) [rows, steps, heads], u [..., features], B and C
-    [..., states], and the first h [rows, heads, features, states].
+    """Autograd function of the recurrence h = exp(g) h + u B, y = h C.
+
+    Inputs: g [rows, steps, heads], u [rows, steps, heads, features], B and C [rows, steps, heads, states],
+    and the first h [rows, heads, features, states]. Results: y and the last h.
     """
 
     @staticmethod
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
-        """See the class."""
+        """Runs the recurrence; returns y and the last h."""
         y, last = run(decayed, first, a=g.exp(), u=u, B=B, C=C)
         ctx.save_for_backward(g, u, B, C, first)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """The gradients of all."""
+        """Computes the gradients of g, u, B, C and the first h, each by a recurrence of its own."""
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()
@@ -192,13 +217,16 @@ class Decayed(torch.autograd.Function):
 
 
 class Corrected(torch.autograd.Function):
-    """o and the last state of q, k [rows, steps, heads, key], v [..., value], g (as the logarithm of a decay
-    [rows, steps, heads] or [..., key]), beta [rows, steps, heads] and the first state.
+    """Autograd function of the gated delta rule.
+
+    Inputs: q and k [rows, steps, heads, key], v [rows, steps, heads, value], g (the logarithm of the decay)
+    [rows, steps, heads] or [rows, steps, heads, key], beta [rows, steps, heads], and the first state.
+    Results: the outputs, the last state, and w, which backward reads.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
-        """See the class."""
+        """Runs the delta rule in float64; returns the outputs, the last state, and w for backward."""
         o, w, last = run(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)
@@ -206,7 +234,7 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """The gradients of all."""
+        """Computes the gradients of all six inputs."""
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()

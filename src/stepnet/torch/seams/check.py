@@ -30,10 +30,11 @@ INTERPRET = checked_engine("interpret")
 
 @lru_cache
 def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None:
-    """Why a function of transformers is not what a seam says; None if it is.
+    """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
+    equal.
 
-    theirs: the function without what wraps it, which looks for kernels. owner: the class that has it as a
-    method, or None.
+    theirs: the function without the decorators that look for kernels. owner: the class whose method it is, or
+    None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:
@@ -57,9 +58,10 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Why a token of a class of layers is not what its step in `layers.LAYERS` computes; None if it is.
+    """Compares tokens of a class of layers with its step in `layers.LAYERS`; returns how they differ, None if
+    equal.
 
-    A small layer of random numbers runs three tokens itself, and then one both ways.
+    A small layer with random numbers runs three tokens itself, and then a fourth one both ways.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
     config = config_of(kind, layer.config)
@@ -89,19 +91,21 @@ def layer_difference(kind: Any) -> str | None:
 
 
 def config_of(kind: Any, options: Any) -> Any:
-    """The configuration of a layer of transformers with these options: its class is called as the layer's."""
+    """Makes the configuration of a layer of transformers, by the name of the layer's class."""
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
 def named(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's arguments, but for **kwargs."""
+    """Lists the names of a function's arguments without **kwargs."""
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
 
 
 def tensors(seam: Seam) -> dict[str, Any]:
-    """The arguments of the call, the same at each."""
+    """Makes the arguments for comparing a function: random tensors of the sizes of a seam, always the same
+    ones.
+    """
     random = torch.Generator().manual_seed(0)
     arguments = dict(seam.options)
     for name, _, letters in (word.rpartition(":") for word in seam.sizes.split()):
@@ -113,7 +117,7 @@ def tensors(seam: Seam) -> dict[str, Any]:
 
 
 def flat(value: Any) -> list[Any]:
-    """The tensors in results or arguments, in order, as numbers."""
+    """Lists the tensors in nested results or arguments, in order, as float32."""
     if isinstance(value, torch.Tensor):
         return [value.float()]
     if isinstance(value, dict):

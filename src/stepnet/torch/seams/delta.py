@@ -21,8 +21,10 @@ def torch_chunk_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, heads, value] of the gated delta rule or of Kimi's, and with
-    `output_final_state` the last state [batch, heads, key, value], else None.
+    """Computes the gated delta rule, or Kimi's, in place of transformers' function of that name.
+
+    Returns the outputs [batch, time, heads, value] and the last state [batch, heads, key, value], or None
+    instead of the state without `output_final_state`.
 
     Args:
         query: [batch, time, key heads, key].
@@ -55,13 +57,17 @@ def torch_recurrent_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Any, Any]:
-    """As `torch_chunk_gated_delta_rule`, of transformers' functions that go step by step."""
+    """Computes the gated delta rule, in place of transformers' function that goes step by step."""
     options = output_final_state, use_qk_l2norm_in_kernel
     return torch_chunk_gated_delta_rule(query, key, value, g, beta, 64, initial_state, *options)
 
 
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """The same with the gradients of `Corrected`: the vectors of the step are made by PyTorch."""
+    """Computes the delta rule with the gradients of `Corrected`; PyTorch makes the step's vectors and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (normed(x[name]) if step.normed else x[name] for name in ("q", "k"))
     shared = shape[0] // k.shape[2]
@@ -71,5 +77,5 @@ def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int,
 
 
 def normed(x: Any) -> Any:
-    """Vectors divided by their norms, as in `steps`."""
+    """Divides vectors by their norms in PyTorch, as `steps.normed` does in a step."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

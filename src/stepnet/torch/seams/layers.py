@@ -23,21 +23,22 @@ HOOKS = "_forward_hooks", "_forward_pre_hooks"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose tokens are one step.
+    """Description of a layer of transformers whose single tokens run as one step of stepnet.
 
-    Parts are named by their paths in the layer; the layer itself is "".
+    Parts of the layer are named by their paths; the layer itself is "".
 
     Attributes:
-        step: The step of a layer, by its options: from its input [rows, features], with the convolution's
-            last inputs and the state as memory.
-        options: The attributes that are the options, each with the part that has it.
-        names: The parameters of the step, each with the part that has it and its name there.
-        parts: The classes of the layers that it is made of, by name, those that hold others first. They are
-            known by their modules, too: layers of other libraries, as those of quantized weights, are called
-            Linear as well.
-        config: The sizes of a small one, for `check`.
-        cached: The part whose states are in the cache.
-        arguments: Those that `check` makes a small one with, beside its configuration.
+        step: Makes the step from the options: from an input [rows, features], with the convolution's last
+            inputs
+            and the state as memory.
+        options: The attributes that are the step's options, as (part, attribute).
+        names: The step's parameters by name, as (part, name of the parameter there).
+        parts: The required classes of the layer's parts, as module and name, by path; a part stands before
+            the
+            parts inside it. Layers of other libraries, such as quantized ones, are called Linear as well.
+        config: The configuration of a small layer, for `check`.
+        cached: The path of the part whose states are in the cache.
+        arguments: Further arguments that `check` makes a small layer with.
     """
 
     step: Callable[..., Step]
@@ -49,7 +50,7 @@ class Layer:
     arguments: tuple[tuple[str, Any], ...] = ()
 
     def refusal(self, module: Any) -> str | None:
-        """Why the tokens of a layer are not one step; None if they are."""
+        """Returns the reason why the tokens of a layer cannot run as one step; None if they can."""
         for name, wanted in self.parts.items():
             parent, _, last = name.rpartition(".")
             part = part_of(module, parent)._modules.get(last)
@@ -71,21 +72,21 @@ class Layer:
         return None
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """The options of a layer."""
+        """Reads the step's options from a layer."""
         return tuple(getattr(part_of(module, part), name) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:
-        """The tensors of the step's parameters, without those that the layer does not have."""
+        """Returns the step's parameters as tensors of a layer, without those that the layer does not have."""
         named = {key: part_of(module, part)._parameters[name] for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 class Seen:
-    """All that `refusal` looked at in a layer, and its options: as long as these are the same objects, the
-    layer is as it was.
+    """Record of all objects that `Layer.refusal` looked at in a layer: while they are the same, its verdict
+    holds.
 
-    It is looked at for each token, so the places are kept as mappings and keys, which are read without Python
-    code. The layer itself is not held: it holds what runs its tokens.
+    It is compared for each token, so positions are kept as mappings and keys, which are read without Python
+    code. The layer itself is not referenced, because the layer references the object that runs its tokens.
     """
 
     def __init__(self, layer: Layer, module: Any) -> None:
@@ -110,7 +111,7 @@ class Seen:
         self.values = [mapping.get(key) for mapping, key in places]
 
     def holds(self, module: Any) -> bool:
-        """Whether the layer is as it was."""
+        """Tells whether the layer still has the same parts, parameters, options and hooks."""
         own: dict[str, Any] = module.__dict__
         return (
             all(map(is_, map(own.get, self.own), self.own_values))
@@ -121,7 +122,7 @@ class Seen:
 
 
 def part_of(module: Any, path: str) -> Any:
-    """The part of a layer at this path; the layer at ""."""
+    """Returns the part of a layer at a path of names joined by dots; the layer itself for ""."""
     for name in path.split(".") if path else ():
         module = module._modules[name]
     return module
@@ -162,7 +163,7 @@ FALCON_NORM = f"{FILES}falcon_mamba.modeling_falcon_mamba.FalconMambaWeightlessR
 
 
 def mamba_of(*eps: float) -> MambaLayer:
-    """A layer of Mamba, with norms of dt, B and C if these are given."""
+    """Makes the step of a Mamba layer; with arguments, one that has norms of dt, B and C."""
     return MambaLayer(eps)
 
 
@@ -222,13 +223,20 @@ MIXERS = {
 
 
 def block(mixer: str, file: str, norm: str) -> Layer:
-    """The row of a block, of the name of its mixer; file: where transformers has both, and its norm."""
+    """Makes the entry of `LAYERS` for a transformers block: a norm, a mixer layer, and the sum with the
+    input.
+
+    mixer: the class of the mixer. file: the module of transformers that has both. norm: the class of the
+    norm.
+    """
     inner = MIXERS[mixer]
 
     def inside(part: str) -> str:
+        """Returns the path, in the block, of a part of the mixer."""
         return f"mixer.{part}".rstrip(".")
 
     def step(eps: float, *options: Any) -> Step:
+        """Makes the block's step: the mixer's step behind a norm, added to the input."""
         return Block(inner.step(*options), eps)
 
     return Layer(

@@ -19,8 +19,9 @@ torch: Any = pytorch("torch")
 
 
 def lengths_of(mask: Any) -> Any:
-    """How many steps each row of a mask [batch, time] has, where zeros only follow them; None for others,
-    with padding ahead or gaps, and where there is none.
+    """Reads the length of each row from an attention mask [batch, time] in which zeros only follow the ones.
+
+    Returns None if there is no mask, if nothing is masked, or if zeros precede the ones or lie between them.
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.device.type != "cpu":
         return None
@@ -33,9 +34,9 @@ def lengths_of(mask: Any) -> Any:
 
 
 def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward that lets its recurrences know lengths from its argument `attention_mask`.
+    """Wraps a layer's forward so that recurrences in it skip the padding of its argument `attention_mask`.
 
-    Not where there is a cache: transformers keeps in it what states are after the padding.
+    With a cache they do not skip it: transformers keeps in the cache the states after the padding.
     """
     parameters = list(inspect.signature(forward).parameters)
     if "attention_mask" not in parameters:
@@ -47,6 +48,7 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Sets `LENGTHS` from the mask while the layer's forward runs."""
         lengths = None
         if argument("cache_params", cache, args, kwargs) is None and not is_recorded():
             lengths = lengths_of(argument("attention_mask", mask, args, kwargs))
@@ -62,7 +64,9 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def argument(name: str, place: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An argument of a call, by its name and its place."""
+    """Returns an argument of a call by position or by name; None if it was not given. place: None for no
+    position.
+    """
     if place is not None and place < len(args):
         return args[place]
     return kwargs.get(name)

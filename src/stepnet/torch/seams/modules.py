@@ -29,12 +29,12 @@ TOKENS = "single tokens run part by part"
 
 @dataclass(frozen=True)
 class Seams:
-    """What a class of layers has for stepnet. Empty for one that has nothing to do with it.
+    """The seams of a class of layers, functions that stepnet can replace. False for a class that has none.
 
     Attributes:
         run: The seams that stepnet runs, by name.
-        left: Why others are not, by name; the name of the class stands for all of it.
-        tokens: Whether a single token of a cache is one step of the whole layer.
+        left: The reasons why other seams are left, by name; the name of the class stands for the whole class.
+        tokens: Whether a single token with a cache runs as one step of the whole layer.
     """
 
     run: dict[str, Seam] = field(default_factory=dict[str, Seam])
@@ -42,12 +42,13 @@ class Seams:
     tokens: bool = False
 
     def __bool__(self) -> bool:
+        """Tells whether stepnet runs anything in the class."""
         return bool(self.run) or self.tokens
 
 
 @functools.cache
 def seams_of(kind: Any) -> Seams:
-    """The seams of a class of layers."""
+    """Finds the seams of a class of layers, and compares each with stepnet's function. Cached by class."""
     if not any(base.__module__.startswith(PACKAGE) for base in kind.__mro__):
         return Seams()
     readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
@@ -71,7 +72,9 @@ def seams_of(kind: Any) -> Seams:
 
 
 def reads(function: Any) -> set[str]:
-    """Which functions of the table a method reads as globals, where its file is one of transformers."""
+    """Returns which functions of the tables a method reads as globals; empty outside of transformers'
+    files.
+    """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(PACKAGE) or not hasattr(inner, "__code__"):
         return set()
@@ -79,7 +82,7 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, Seam, None]]:
-    """The functions that are seams of a class, by name: theirs, and the record."""
+    """Lists the functions that a class's forward reads and stepnet has, as (name, theirs, seam, None)."""
     own = innermost(kind.forward).__globals__
     return [
         (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
@@ -87,7 +90,7 @@ def functions(kind: Any) -> list[tuple[str, Any, Seam, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
-    """The methods that are seams of a class, by name: theirs, the record, and the class that has it."""
+    """Lists the methods of a class that stepnet has, as (name, theirs, seam, the class that defines it)."""
     parts = ((*name.split("."), seam) for name, seam in METHODS.items())
     return [
         (name, getattr(kind, name), seam, base)
@@ -98,21 +101,21 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
 
 
 def without_seams(kind: Any) -> str | None:
-    """Why a class of layers that runs over steps is left, though it has no seam; None for other classes."""
+    """Returns the reason why a recurrent class of layers without seams is left; None for other classes."""
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
     return next((why for name, why in STATES.items() if name in every), None)
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """The names in the code of a method; none for other members of a class."""
+    """Returns the names that a method's code uses; empty for other members of a class."""
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 
 
 def tokens_left(module: Any) -> str | None:
-    """Why the tokens of an accelerated layer run part by part, though its class has them as one step; None
-    otherwise.
+    """Returns the reason why an accelerated layer runs its tokens part by part; None if it runs each as one
+    step, or its class never does.
     """
     kind: Any = cast("Any", type(module)).stepnets
     why = LAYERS[kind.__name__].refusal(module) if seams_of(kind).tokens else None
@@ -120,8 +123,9 @@ def tokens_left(module: Any) -> str | None:
 
 
 def refusal(module: Any, holder: Any) -> str | None:
-    """Why a layer with seams cannot be run as it is; None if it can. holder: what has it as a part, of which
-    the parameters are if it has none itself.
+    """Returns the reason why a layer with seams cannot be accelerated now; None if it can.
+
+    holder: the module that contains the layer, and its parameters if the layer has none.
     """
     if hasattr(cast("Any", type(module)), "stepnets"):
         return "it is stepnet's already"
@@ -137,7 +141,9 @@ def refusal(module: Any, holder: Any) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """The class derived from a class of layers, whose seams stepnet runs."""
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions. Cached by
+    class.
+    """
     known = seams_of(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
@@ -155,7 +161,10 @@ def accelerated(kind: Any) -> Any:
 
 
 def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
-    """A forward that is transformers' own in graphs of torch.compile, which looks up globals by the file."""
+    """Makes a forward that is transformers' own while a graph is recorded, and stepnet's at other times.
+
+    torch.compile looks up globals in a function's file, and would not find stepnet's.
+    """
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,22 +174,22 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """How a layer is copied and pickled: as one of transformers that is accelerated where it is made."""
+    """Implements `__reduce_ex__`: a copy of an accelerated layer is made of its class of transformers."""
     state = {name: value for name, value in module.__getstate__().items() if name != KEPT}
     return made_anew, (cast("Any", type(module)).stepnets,), state
 
 
 def made_anew(kind: Any) -> Any:
-    """A layer of this class, accelerated, without what it holds."""
+    """Makes an empty accelerated layer of a class of transformers, for unpickling."""
     derived = accelerated(kind)
     return derived.__new__(derived)
 
 
 def standing_in(seam: Seam, theirs: Callable[..., Any]) -> Any:
-    """What a layer calls in place of a function of transformers.
+    """Makes the function that a layer calls in place of a function of transformers.
 
-    Theirs runs on other devices than the CPU, in graphs of torch.compile, torch.export and torch.jit, and for
-    sequences packed into one row, which it refuses.
+    It calls transformers' own function on other devices than the CPU, in graphs of torch.compile,
+    torch.export and torch.jit, and for sequences packed into one row, which transformers refuses.
     """
 
     @functools.wraps(theirs)
@@ -194,7 +203,7 @@ def standing_in(seam: Seam, theirs: Callable[..., Any]) -> Any:
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:
-    """What a layer calls in place of a function for the whole of it: None on the CPU, as without kernels."""
+    """Wraps a kernel that computes a whole layer: on the CPU it returns None, as if there were no kernel."""
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
@@ -204,7 +213,9 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is for transformers: in a graph that is made, off the CPU, or of packed sequences."""
+    """Tells whether a call must run transformers' code: while a graph is recorded, off the CPU, or packed
+    sequences.
+    """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
@@ -215,5 +226,5 @@ def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @functools.cache
 def known_arguments(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of a function's arguments."""
+    """Returns the names of a function's arguments."""
     return frozenset(function.__code__.co_varnames[: function.__code__.co_argcount])

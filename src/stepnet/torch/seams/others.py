@@ -19,7 +19,8 @@ def rnn_scan(
     recurrent_states: Any,
     acc_dtype: Any = torch.float32,
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, features] of RecurrentGemma's linear recurrence, and the last state.
+    """Computes RecurrentGemma's linear recurrence in place of its method; returns outputs [batch, time,
+    features] and the last state.
 
     Args:
         self: The layer.
@@ -38,8 +39,10 @@ def rnn_scan(
 def rwkv_linear_attention(
     time_decay: Any, time_first: Any, key: Any, value: Any, state: Any = None, return_state: bool = False
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, features] of RWKV's attention; its last state where there was one, or with
-    `return_state`, else None.
+    """Computes RWKV's attention in place of transformers' function.
+
+    Returns the outputs [batch, time, features] and the last state; None instead of the state if there was no
+    state before and no `return_state`.
 
     Args:
         time_decay: The logarithm of the decay's exponent [features].

@@ -37,10 +37,10 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class Kind:
-    """The key of a scan's net: the step, the shapes of one row, and the dtypes.
+    """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
     inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
-    of memories and parameters. reverse: whether it runs from the last step to the first.
+    of memories and parameters. reverse: whether the recurrence runs from the last step to the first.
     """
 
     step: Step
@@ -51,7 +51,9 @@ class Kind:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """What runs the step over sequences. Its inputs are the sequences, the memories, the parameters."""
+        """Compiles the step to a program. The program's inputs are the sequences, the memories and the
+        parameters.
+        """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -66,7 +68,7 @@ class Kind:
 
 @lru_cache(MOST_KEPT)
 def scan_of(kind: Kind) -> NetRun:
-    """What runs a kind."""
+    """Compiles the net of a kind, once, with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -78,7 +80,10 @@ def scan(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> tuple[Any, list[Any]]:
-    """As `scans`, for a step with one output: this, and the last memories."""
+    """Runs a step with one output over tensors [batch, time, ...]; returns this output and the last memories.
+
+    Arguments are those of `scans`.
+    """
     outputs, *last = scans(step, x, memories, shapes, params)
     return outputs, last
 
@@ -90,7 +95,8 @@ def scans(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> list[Any]:
-    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], then its last memories.
+    """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
+    memories.
 
     All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
     `LENGTHS` are not run: outputs there are zero.
@@ -115,9 +121,10 @@ def scans_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """As `scans`, with memories and parameters in a dtype, and inputs in those that they have.
+    """Runs a step like `scans`, but with memories and parameters in `dtype`, and inputs in the dtypes they
+    have.
 
-    reverse: whether it runs from the last step to the first.
+    reverse: whether the recurrence runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
     kind = Kind(
@@ -140,7 +147,7 @@ def scans_in(
 
 
 def name_of(dtype: Any) -> str:
-    """NumPy's name of a dtype of PyTorch."""
+    """Returns NumPy's name of a dtype of PyTorch."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -148,14 +155,18 @@ SINGLES = OrderedDict[tuple[Kind, int], Single]()
 
 
 def is_single() -> bool:
-    """Whether a call of one step is plain: without gradients, lengths, or an engine that was asked for."""
+    """Tells whether a call of one step can use a prepared step: no gradients, lengths, or requested
+    engine.
+    """
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
 def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """The results of one step without parameters, prepared for a number of rows."""
+    """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
+    rows.
+    """
     single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
     if single is None:
         single = Single(scan_of(kind).program, rows)
@@ -169,20 +180,21 @@ def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
 
 
 def dtype_of(first: Any) -> Any:
-    """In what a scan computes, by its first input."""
+    """Returns the dtype that a scan computes in: float64 if its first input is that, else float32."""
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
 def own(memory: Any, dtype: Any) -> Any:
-    """A memory in the dtype of a scan; where gradients are recorded a copy of it.
+    """Casts a memory to the dtype of a scan, and copies it if gradients are recorded.
 
-    It is that of a cache, which writes the next one over it, and backward needs it as it was.
+    The memory belongs to a cache, which overwrites it with the next one, while backward needs the old
+    numbers.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """The batch of so many sequences, of the lengths of `LENGTHS` where these are known."""
+    """Makes a batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

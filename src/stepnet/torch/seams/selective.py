@@ -15,7 +15,7 @@ NO_LIMIT = (0.0, float("inf"))
 
 
 def present(**tensors: Any) -> dict[str, Any]:
-    """Those of named tensors that are not None."""
+    """Drops the tensors that are None, and returns the others by name."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
@@ -33,8 +33,10 @@ def mamba_selective_scan(
     use_mambapy: bool = False,
     use_associative_scan: bool = False,
 ) -> Any:
-    """The outputs [batch, channels, time] of Mamba's selective scan from zeros, and with `return_last_state`
-    the last state [batch, channels, states].
+    """Computes Mamba's selective scan from a state of zeros, in place of transformers' function.
+
+    Returns the outputs [batch, channels, time], and with `return_last_state` the last state [batch, channels,
+    states].
 
     Args:
         hidden_states: [batch, channels, time].
@@ -77,8 +79,10 @@ def mamba2_chunk_scan(
     dt_limit: tuple[float, float] = NO_LIMIT,
     return_final_states: bool = False,
 ) -> Any:
-    """The outputs [batch, time, heads, features] of Mamba-2, and with `return_final_states` the last state
-    [batch, heads, features, states].
+    """Computes Mamba-2's scan in place of transformers' function.
+
+    Returns the outputs [batch, time, heads, features], and with `return_final_states` the last state [batch,
+    heads, features, states].
 
     Args:
         hidden_states: [batch, time, heads, features].
@@ -108,7 +112,11 @@ def mamba2_chunk_scan(
 def with_gradients(
     rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Outputs and the last state with the gradients of `Decayed`: the step sizes are made by PyTorch."""
+    """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
     x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
     dt = torch.nn.functional.softplus(dt) if rate.positive else dt
@@ -130,7 +138,9 @@ def selective_state_update(
     dt_softplus: bool = False,
     z: Any = None,
 ) -> Any:
-    """The output of one step, as hidden_states, which changes the state in place.
+    """Computes one step of Mamba or Mamba-2 in place of transformers' function; changes the state in place.
+
+    Returns the output, in the shape of hidden_states.
 
     Args:
         state: [batch, channels, states]; of Mamba-2 [batch, heads, features, states].
@@ -174,8 +184,10 @@ def is_per_head(
     *_: Any,
     **__: Any,
 ) -> bool:
-    """Whether a step of Mamba-2 has one number per head, expanded, as its cell does: kernels take one per
-    feature.
+    """Tells whether a step of Mamba-2 has one number of dt, A, D and dt_bias per head, as stepnet's cell
+    does.
+
+    Such numbers are expanded to all features of a head; kernels take one for each feature.
     """
     along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
     return all(

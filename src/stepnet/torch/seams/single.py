@@ -19,10 +19,15 @@ torch: Any = pytorch("torch")
 
 
 class Single:
-    """A step of a net for a number of rows. One thread at a time may call it.
+    """One step of a net, prepared for a number of rows; used where most of a call's time would be
+    preparation.
 
-    inputs: what the step reads, sequences [rows, 1, ...] and then memories [rows, ...]. results: what it
-    gives, likewise. params: the tensors of the parameters, which are read where they lie by `bind`.
+    One thread at a time may call it.
+
+    Attributes:
+        inputs: The tensors that the step reads: sequences [rows, 1, ...], then memories [rows, ...].
+        results: The tensors that it writes: outputs [rows, 1, ...], then memories [rows, ...].
+        params: The tensors of the parameters, which `bind` reads in place.
     """
 
     def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
@@ -31,6 +36,7 @@ class Single:
         self.bound: Bound | None = None
 
         def arrays(values: Sequence[int], places: Sequence[int]) -> list[np.ndarray]:
+            """Makes arrays of zeros for the values of the net at these places."""
             types = [net.type_of(values[place]) for place in places]
             return [np.zeros((rows, *type_.shape), type_.dtype) for type_ in types]
 
@@ -43,18 +49,18 @@ class Single:
         self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
 
     def all_arrays(self) -> list[Any]:
-        """The arrays of all inputs of the net, the parameters where they lie."""
+        """Lists the arrays of all inputs of the net; parameters are views of their tensors."""
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Takes the parameters as they now are."""
+        """Binds the step to the parameters as they now are."""
         values = parameters(self.program, self.all_arrays(), self.call)
         if self.bound is None or not self.bound.rebind(values):
             self.bound = self.program.kernel(engine).bind(values)
             self.run = self.bound.again(self.call, self.into)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Runs the step of these inputs, of which None is zeros; `results` have what it gives."""
+        """Copies the inputs in (zeros for None), and runs the step, which leaves its results in `results`."""
         for own, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
                 own.zero_()

@@ -17,14 +17,17 @@ from stepnet.compiler.trace.functions import sigmoid, silu, softplus
 
 @dataclass(frozen=True)
 class Rate:
-    """How a step size is made of dt: with the parameter dt_bias if there is one, then positive, in limits."""
+    """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
+
+    positive: whether softplus makes the sum positive. low, high: the limits.
+    """
 
     positive: bool
     low: float = 0.0
     high: float = float("inf")
 
     def __call__(self, dt: Any, params: Any) -> Any:
-        """The step size."""
+        """Computes the step size from dt."""
         dt = dt + params["dt_bias"] if "dt_bias" in params else dt
         dt = softplus(dt) if self.positive else dt
         dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
@@ -33,13 +36,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """A step of Mamba, or with `heads` of Mamba-2; its output is gated by the input z if there is one."""
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
 
     rate: Rate
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -48,16 +51,16 @@ class StateSpace:
 
 @dataclass(frozen=True)
 class Delta:
-    """A step of the gated delta rule; where g has a decay for each feature of keys, of Kimi's.
+    """Step of the gated delta rule; of Kimi's, if g has a decay for each feature of keys.
 
-    Queries and keys are divided by their norms if `normed`, and queries by the root of their size. Where
-    there are more heads of values than of keys, neighbours share a key.
+    normed: whether queries and keys are divided by their norms. Queries are divided by the root of their
+    size. If there are more heads of values than of keys, neighbouring heads share a key.
     """
 
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         q, k = (normed(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
         heads, shared = int(x["v"].shape[1]), int(k.shape[1])
@@ -70,24 +73,24 @@ class Delta:
 
 @dataclass(frozen=True)
 class MatrixLSTM:
-    """A step of the mLSTM. eps: added to what outputs are divided by. The memory is C, n and m."""
+    """Step of the mLSTM, whose memory is (C, n, m). eps: added to the divisor of outputs."""
 
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         query = x["q"] * x["q"].shape[-1] ** -0.5
         output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
 
 
 def normed(x: Any) -> Any:
-    """Vectors divided by their norms, as flash-linear-attention has it."""
+    """Divides vectors by their norms, with flash-linear-attention's constant under the root."""
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
 def linear_recurrence(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The recurrence of an RG-LRU behind its gates: h = a h + x.
+    """Step of an RG-LRU after its gates: h = a h + x.
 
     S. De and others, "Griffin: mixing gated linear recurrences with local attention for efficient language
     models", 2024 (arXiv 2402.19427).
@@ -97,7 +100,7 @@ def linear_recurrence(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """A step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
+    """Step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
     the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
@@ -116,15 +119,15 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class MambaLayer:
-    """A whole layer of Mamba: projections, convolution, state space and gate.
+    """Step of a whole layer of Mamba: projections, convolution, state space and gate.
 
-    eps: what the norms of dt, B and C add to the mean square, which Falcon-Mamba has; empty without norms.
+    eps: what the norms of dt, B and C, which Falcon-Mamba has, add to the mean square; empty without norms.
     """
 
     eps: tuple[float, ...]
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory.
+        """Computes the output [rows, features] and the next memory.
 
         Args:
             x: The input x [rows, features].
@@ -152,10 +155,11 @@ class MambaLayer:
 
 @dataclass(frozen=True)
 class Mamba2Layer:
-    """A whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated output.
+    """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
+    output.
 
-    groups: how many of heads share B and C. size, eps: over how many features the norm is, and what it adds
-    to their mean square.
+    groups: the number of groups of heads that share B and C. size: the number of features that the norm is
+    over. eps: what the norm adds to the mean square.
     """
 
     groups: int
@@ -163,8 +167,8 @@ class Mamba2Layer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory: the last inputs of the convolution
-        [rows, channels, kernel], and h [rows, heads, features, states].
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and h [rows, heads, features, states].
         """
         window, h = memory
         heads, features, states = h.shape[1:]
@@ -186,18 +190,18 @@ class Mamba2Layer:
 
 @dataclass(frozen=True)
 class DeltaLayer:
-    """A whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
+    """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
 
-    groups: how many heads of keys there are, each of which has its queries, values and gates next to one
-    another in the projections. eps: what the norm adds to the mean square.
+    groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
+    lie next to one another. eps: what the norm adds to the mean square.
     """
 
     groups: int
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory: the last inputs of the convolution
-        [rows, channels, kernel], and the state [rows, heads, key, value].
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and the state [rows, heads, key, value].
         """
         window, state = memory
         heads, key, value = state.shape[1:]
@@ -224,21 +228,28 @@ class DeltaLayer:
 
 @dataclass(frozen=True)
 class Block:
-    """A block: a layer behind a norm, added to what came in. eps: what the norm adds to the mean square."""
+    """Step of a block: a layer's step behind a norm, added to the block's input.
+
+    eps: what the norm adds to the mean square.
+    """
 
     layer: Callable[[Any, Any, Any], Any]
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features], and the next memory of the layer. The norm's weight is `scale`."""
+        """Computes the output [rows, features] and the layer's next memory. The parameter `scale` is the
+        norm's weight.
+        """
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
         return x["x"] + y, memory
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
-    """What the convolution and its activation give for new inputs [rows, channels], and its last inputs
-    [rows, channels, kernel].
+    """Computes a causal convolution and its activation for one step.
+
+    u: new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. Returns outputs [rows,
+    channels], and the window with the new inputs.
     """
     window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
@@ -246,11 +257,11 @@ def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
 
 
 def root_mean_square_normed(x: Any, eps: float) -> Any:
-    """Vectors divided by the root of their mean square, to which eps is added."""
+    """Divides vectors by the root of their mean square, to which eps is added."""
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """What `torch.nn.Linear` gives."""
+    """Computes a linear layer as `torch.nn.Linear` does. bias: None for no bias."""
     y = x @ weight.T
     return y if bias is None else y + bias

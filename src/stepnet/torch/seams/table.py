@@ -16,22 +16,23 @@ PACKAGE = "transformers.models."
 
 
 def always(*_: Any, **__: Any) -> bool:
-    """Whether a call is run by stepnet: each one is."""
+    """Returns True: stepnet runs every call of the function."""
     return True
 
 
 @dataclass(frozen=True)
 class Seam:
-    """A function or method of transformers that stepnet runs.
+    """Function or method of transformers that stepnet replaces.
 
     Attributes:
-        ours: What stands in for it, with the same arguments.
-        step: The cell of stepnet that it is, for people.
-        runs: Whether a call, by its arguments, is run by ours; others are left to transformers.
-        sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis.
-            Along one with a capital letter all numbers are the same.
+        ours: The function that replaces it, with the same arguments.
+        step: The name of stepnet's cell that computes it, for people.
+        sizes: The tensors of the call with which `check` compares both functions, each as name:axes with a
+            letter
+            for each axis. Along an axis with a capital letter all numbers are equal.
         options: Other arguments of that call.
-        config: The configuration of the layer of that call, for a method that reads its layer.
+        runs: Tells from the arguments of a call whether stepnet runs it; transformers runs other calls.
+        config: The configuration of the layer in that call, for a method that reads its layer.
     """
 
     ours: Callable[..., Any]

@@ -31,9 +31,12 @@ KEPT = "_stepnets_token"
 
 
 class Token:
-    """A layer's token, prepared for a number of rows.
+    """Step of a whole layer for one token, prepared for a number of rows and for one cache at a time.
 
-    It follows one cache at a time. marks: by what the parameters are known to be the same.
+    Attributes:
+        single: The prepared step.
+        states: Weak references to the cache's states that it follows.
+        marks: Addresses and version counts of the parameters, to notice changes.
     """
 
     def __init__(self, layer: str, module: Any, states: Sequence[Any]) -> None:
@@ -51,7 +54,7 @@ class Token:
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
-        """Whether it is prepared for states of these shapes, and the layer as it is."""
+        """Tells whether the step is prepared for states of these shapes and for the layer as it now is."""
         return (
             self.seen.holds(module)
             and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
@@ -59,7 +62,9 @@ class Token:
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
-        """Whether it follows the cache of these states, and no change of its parameters was counted since."""
+        """Tells whether the step follows the cache with these states, and PyTorch counted no change of
+        parameters.
+        """
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))
@@ -67,12 +72,14 @@ class Token:
         )
 
     def follow(self, states: Sequence[Any]) -> None:
-        """Follows another cache, with the parameters as they now are."""
+        """Switches to the cache with these states, and takes the parameters as they now are."""
         self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
-        """The output of a token [rows, 1, features]; the states become the next ones."""
+        """Computes the output of a token x [rows, 1, features], and overwrites the cache's states with the
+        next ones.
+        """
         self.single((x, *states))
         output, *after = self.single.results
         for own, state in zip(after, states, strict=True):
@@ -81,12 +88,16 @@ class Token:
 
 
 def marks_of(tensors: Sequence[Any]) -> list[int]:
-    """Where tensors lie, and how often PyTorch has changed them."""
+    """Returns addresses and version counts of tensors; equal lists mean that nothing has changed."""
     return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
 def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
-    """The output of a layer for a single token, or None where the layer runs part by part."""
+    """Runs a single token through a whole layer as one step, prepared at the first token of a cache.
+
+    Returns the output, or None if the layer has to run part by part. layer: its name in `LAYERS`. cache: the
+    object of transformers that holds the layer's states.
+    """
     if torch.is_grad_enabled() or is_recorded():
         return None
     if is_transformed() or torch.is_autocast_enabled("cpu"):
@@ -112,12 +123,12 @@ def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
 
 
 def has_global_hooks() -> bool:
-    """Whether there are hooks that PyTorch calls for all modules, and so for the parts of a layer."""
+    """Tells whether PyTorch has hooks for all modules, which the parts of a layer would have to call."""
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def fits_step(layer: Layer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Whether all that a step reads has one dtype, and lies on the CPU as arrays do."""
+    """Tells whether input, parameters and states all lie on the CPU and have the same dtype."""
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(
         tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
@@ -125,12 +136,13 @@ def fits_step(layer: Layer, module: Any, x: Any, states: Sequence[Any]) -> bool:
 
 
 def with_tokens(layer: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward that runs a single token of a cache as one step."""
+    """Wraps a layer's forward so that a single token with a cache runs as one step."""
 
     @functools.wraps(forward)
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
+        """Runs a single token as one step if possible, and calls the layer's own forward otherwise."""
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
             output = token_of(layer, self, hidden_states, cache_params)

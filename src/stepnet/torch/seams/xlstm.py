@@ -32,8 +32,10 @@ def mlstm(
     return_last_states: Any = None,
     mode: Any = None,
 ) -> Any:
-    """The outputs [batch, heads, time, value] of the mLSTM, and its last states as they begin; the outputs
-    alone in a mode "train" without `return_last_states`.
+    """Computes the mLSTM in place of `xLSTMBackend.forward`.
+
+    Returns the outputs [batch, heads, time, value] and the last states; in a mode "train" without
+    `return_last_states` only the outputs.
 
     Args:
         self: The layer, whose configuration is read.
@@ -68,7 +70,7 @@ def mlstm(
 def with_gradients(
     x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
 ) -> tuple[Any, ...]:
-    """Outputs and the last states with the gradients of `Decayed`: the gates are made by PyTorch.
+    """Computes the mLSTM with the gradients of `Decayed`; PyTorch makes the gates and their gradients.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
     What is divided by exp(m) is multiplied by it again, but for the eps beside what is divided, and the last
