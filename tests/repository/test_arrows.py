@@ -38,7 +38,6 @@ STAGES = {
     "keras": "keras",
     "onednn": "onednn",
     "files": "files",
-    "operators": "importers.recurrent",
     "onnx": "onnx paddle",
     "model file": "model.file model.verdict",
     "whole": "__init__",

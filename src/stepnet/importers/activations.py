@@ -1,29 +1,31 @@
-"""ONNX's elementwise functions that neither NumPy nor stepnet has. Parameters have ONNX's names."""
+"""Elementwise functions that neither NumPy nor stepnet has. Numbers follow the operand in their order."""
 
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace import functions
+from stepnet.compiler.trace.traced import Traced
+from stepnet.importers.sizes import is_equal
+from stepnet.importers.values import as_dtype
 
 # NumPy's functions return traced values for traced arguments, which its type stubs do not express.
 numpy: Any = np
 
 
-def affine(x: Any, alpha: float, beta: float) -> Any:
-    """alpha x + beta."""
-    return alpha * x + beta
+def affine(x: Any, slope: float, offset: float) -> Any:
+    """slope x + offset."""
+    return slope * x + offset
 
 
-def elu(x: Any, alpha: float) -> Any:
-    """The exponential linear unit."""
-    unit: Any = functions.elu(x)
-    return functions.relu(unit) + alpha * np.minimum(unit, 0)
+def clip6(x: Any) -> Any:
+    """x limited to 0..6."""
+    return np.minimum(np.maximum(x, 0), 6)
 
 
-def hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    """alpha x + beta, clipped to 0..1."""
-    return np.minimum(np.maximum(alpha * x + beta, 0), 1)
+def hard_sigmoid(x: Any, slope: float, offset: float) -> Any:
+    """slope x + offset, limited to 0..1."""
+    return np.minimum(np.maximum(slope * x + offset, 0), 1)
 
 
 def hard_swish(x: Any) -> Any:
@@ -31,14 +33,14 @@ def hard_swish(x: Any) -> Any:
     return np.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
-def leaky_relu(x: Any, alpha: Any) -> Any:
-    """x where it is at least 0, else alpha x."""
-    return np.maximum(x, 0) + alpha * np.minimum(x, 0)
-
-
-def prelu(x: Any, slope: Any) -> Any:
+def leaky_relu(x: Any, slope: Any) -> Any:
     """x where it is at least 0, else slope x. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
+
+
+def linear(x: Any) -> Any:
+    """x."""
+    return x
 
 
 def reciprocal(x: Any) -> Any:
@@ -46,16 +48,66 @@ def reciprocal(x: Any) -> Any:
     return 1 / x
 
 
-def scaled_tanh(x: Any, alpha: float, beta: float) -> Any:
-    """alpha tanh(beta x)."""
-    return alpha * np.tanh(beta * x)
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x)."""
+    return 1 / np.sqrt(x)
 
 
-def selu(x: Any, alpha: float, gamma: float) -> Any:
-    """The scaled exponential linear unit."""
-    return gamma * elu(x, alpha)
+def scaled_tanh(x: Any, factor: float, slope: float) -> Any:
+    """factor tanh(slope x)."""
+    return factor * np.tanh(slope * x)
 
 
-def thresholded_relu(x: Any, alpha: float) -> Any:
-    """x where it is above alpha, else 0."""
-    return np.where(x > alpha, x, 0)
+def selu(x: Any, alpha: float, factor: float) -> Any:
+    """factor elu(x, alpha): the scaled exponential linear unit."""
+    return factor * functions.elu(x, alpha)
+
+
+def square(x: Any) -> Any:
+    """x x."""
+    return x * x
+
+
+def thresholded_relu(x: Any, threshold: float) -> Any:
+    """x where it is above the threshold, else 0."""
+    return np.where(x > threshold, x, 0)
+
+
+# ---- numbers and sizes -------------------------------------------------------------------------------------
+
+
+def is_sizes(value: Any) -> bool:
+    """Whether a value is a constant that may hold sizes."""
+    return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value has integers or sizes."""
+    return (
+        np.asarray(value).dtype.kind in "iuO" if not isinstance(value, Traced) else value.dtype.kind in "iu"
+    )
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Whether numbers or sizes are equal, elementwise."""
+    if not (is_sizes(a) or is_sizes(b)):
+        return np.equal(a, b)
+    return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """a / b. For integers it is truncated towards 0, as in C."""
+    if not (is_whole(a) and is_whole(b)):
+        return a / b
+    floor: Any = a // b
+    if is_sizes(a) or is_sizes(b):
+        return floor
+    is_below: Any = ((a < 0) != (b < 0)) & (floor * b != a)
+    return floor + is_below.astype(floor.dtype)
+
+
+def signed_remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of a, as C's fmod."""
+    remainder: Any = np.remainder(np.abs(a), np.abs(b))
+    is_negative: Any = a < 0
+    return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)

@@ -12,14 +12,10 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.importers.axes import AxesError
-from stepnet.importers.padding import COMPARISONS
 from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import STEPS, Last, Size
 from stepnet.importers.values import reshaped
 from stepnet.model.counting import length_of
-
-COMPUTING = {"Add", "Div", "Max", "Min", "Mod", "Mul", "Pow", "Sub", "Where", *COMPARISONS}
-"""The operators that may compute with the number of steps."""
 
 
 def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:

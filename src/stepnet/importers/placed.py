@@ -33,7 +33,7 @@ class Unusable:
     reason: str
 
 
-LENGTHS = Unusable("it reads the lengths of the sequences, which only sequence_lens of recurrences may")
+LENGTHS = Unusable("it reads the lengths of the sequences, which only recurrences may")
 """The value of an input that is the lengths of the sequences."""
 
 

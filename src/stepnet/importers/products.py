@@ -1,4 +1,4 @@
-"""Products of matrices, and the rows of MatMul and Gemm.
+"""Products of matrices.
 
 A product with a constant is over features. A product over the axis of steps is a sum over each sequence.
 """
@@ -12,9 +12,8 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import TIME, features_of, is_feature, symbols_in, text_of
-from stepnet.importers.call import Call, Rule
 from stepnet.importers.padding import behind, check_idle, is_all
-from stepnet.importers.placed import Placed, applied, constant, stated_by
+from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.shaping import swapped, transpose
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import as_dtype, at_one_extent, check_room, reshaped, shape_of
@@ -80,9 +79,6 @@ def unlike(a: Placed, b: Placed) -> ModelError:
     )
 
 
-# ---- rows --------------------------------------------------------------------------------------------------
-
-
 def multiplied(left: Any, right: Any) -> Any:
     """Matrices multiplied: with a constant, or those of each row, which are added over the middle axis."""
     if not isinstance(right, Traced):
@@ -95,35 +91,13 @@ def multiplied(left: Any, right: Any) -> Any:
     return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
 
 
-def matmul(call: Call) -> Placed:
-    """The result of MatMul."""
-    a, b = call.operand(0), call.operand(1)
-    if len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME:
-        check_masked(call, a, b)
+def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
+    """The product of matrices.
+
+    padded: whether the model has padding. Raises `ModelError` for a sum of products over steps if neither
+    factor is known to be 0 in padding.
+    """
+    over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
+    if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):
+        check_idle(a, "sum", padded)
     return product(a, b, multiplied)
-
-
-def check_masked(call: Call, a: Placed, b: Placed) -> None:
-    """Raises `ModelError` for a sum of products over steps if neither factor is known to be 0 in padding."""
-    if call.padded and not any(is_all(behind(value), 0) for value in (a, b)):
-        check_idle(call, a, "sum")
-
-
-def gemm(call: Call) -> Placed:
-    """The result of Gemm: alpha A B + beta C, where A and B may be transposed."""
-    a, b, c = call.operand(0), call.operand(1), call.optional(2)
-    alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    if call.attributes.get("transA"):
-        a = constant(a.array.T)
-    if call.attributes.get("transB"):
-        b = constant(b.array.T)
-    b = constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b
-    result = product(a, b, multiplied)
-    if c is None:
-        return result
-    scaled = c if beta == 1 else applied(np.multiply, c, constant(np.asarray(beta, b.array.dtype)))
-    return applied(np.add, result, scaled)
-
-
-PRODUCTS: dict[str, Rule] = {"Gemm": gemm, "MatMul": matmul}
-"""The rule of each operator."""

@@ -1,93 +1,76 @@
-"""ONNX's operators RNN, GRU and LSTM as recurrences.
+"""Recurrent layers of a model that is read, as recurrences.
 
-    X [time, batch, inputs]   -->   Y [time, directions, batch, hidden],  Y_h, Y_c [directions, batch, hidden]
+    x [time, batch, inputs]   -->   outputs [time, directions, batch, hidden],
+                                    final states [directions, batch, hidden] of each memory
 
-The steps are the equations of ONNX's operators, version 22, with every activation, `clip`, `input_forget`,
-peepholes, and a reset before or after the product.
+The steps have any elementwise operators as activations, a bound on their arguments, peepholes, an input gate
+that is one minus the forget gate, and a reset before or after the product.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, GATES, filled, misfit
-from stepnet.importers.activations import (
-    affine,
-    elu,
-    hard_sigmoid,
-    leaky_relu,
-    scaled_tanh,
-    thresholded_relu,
-)
 from stepnet.importers.axes import AxesError, words
-from stepnet.importers.call import Call
 from stepnet.importers.facts import LENGTH, Behind
 from stepnet.importers.placed import LENGTHS, Placed, Unusable
+from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.shaping import expand
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.importers.values import reshaped
 from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
-Function = Callable[..., Any]
-ACTIVATIONS: Mapping[str, Function] = {
-    "Affine": affine,
-    "Elu": elu,
-    "HardSigmoid": hard_sigmoid,
-    "LeakyRelu": leaky_relu,
-    "Relu": functions.relu,
-    "ScaledTanh": scaled_tanh,
-    "Sigmoid": functions.sigmoid,
-    "Softplus": functions.softplus,
-    "Softsign": functions.softsign,
-    "Tanh": np.tanh,
-    "ThresholdedRelu": thresholded_relu,
-}
+Activation = tuple[str, tuple[float, ...]]
+"""The name of an elementwise operator, and the numbers behind its operand."""
+Shape = tuple[int | None, ...]
 PADDED = (
-    "it runs into the padding, in a model where other recurrences have sequence_lens: stepnet has no padding"
+    "it runs into the padding, in a model where other recurrences read the lengths: stepnet has no padding"
 )
-SLOTS = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
+GATES = {"rnn": "n", "gru": "zrn", "lstm": "iofg"}
+"""For each cell, the order of the gates in its weights."""
+SLOTS = {"rnn": ("h",), "gru": ("h",), "lstm": ("h", "c")}
+"""For each cell, its memories."""
 
 
 @dataclass(frozen=True)
-class OnnxStep:
-    """The step of an operator in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
+class CellStep:
+    """The step of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
 
-    op: the operator.
-    activations: the name of each activation, with its alpha and beta; None for those that it does not have.
-    bound: the attribute `clip`; None for no clipping.
-    reset_after: whether a GRU resets after the product (`linear_before_reset`).
-    coupled: whether an LSTM's forget gate is 1 - i (`input_forget`).
+    cell: "rnn", "gru" or "lstm".
+    activations: those of the gates, of the candidate, and of an LSTM's output, as far as the cell has them.
+    bound: the bound on the arguments of activations; None for none.
+    reset_after: whether a GRU resets after the product.
+    coupled: whether an LSTM's forget gate is 1 - i.
     """
 
-    op: str
-    activations: tuple[tuple[str, float | None, float | None], ...]
+    cell: str
+    activations: tuple[Activation, ...]
     bound: float | None = None
     reset_after: bool = False
     coupled: bool = False
 
     @property
     def __name__(self) -> str:
-        return self.op.lower()
+        return self.cell
 
     def activated(self, place: int, x: Any) -> Any:
         """The activation at a position, of the clipped argument."""
         return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, place: int, x: Any) -> Any:
-        """The activation at a position, with its alpha and beta."""
-        name, *numbers = self.activations[place]
-        return ACTIVATIONS[name](x, *(number for number in numbers if number is not None))
+        """The activation at a position."""
+        name, numbers = self.activations[place]
+        return OPERATORS[name].function(x, *numbers)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """The output and the memory after a step."""
-        steps = {"RNN": self.rnn, "GRU": self.gru, "LSTM": self.lstm}
-        after = steps[self.op](x @ params["W"] + params["b"], memory, params)
+        steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
+        after = steps[self.cell](x @ params["W"] + params["b"], memory, params)
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
@@ -116,39 +99,109 @@ class OnnxStep:
         return {"h": self.activated(0, o + p_o * c) * self.function(2, c), "c": c}
 
 
-def recurrence(call: Call) -> list[Placed]:
-    """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
-    arrays = {
-        name: array
-        for place, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P"))
-        if (array := weights(call, place)) is not None
+# ---- weights -----------------------------------------------------------------------------------------------
+
+
+def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
+    """The shape of each weight of a layer, with None for the number of inputs.
+
+    W is for the inputs, R for h, B has the biases of both, and P the peepholes of an LSTM's gates i o f.
+    """
+    wide = len(GATES[cell]) * hidden
+    shapes: dict[str, Shape] = {
+        "W": (directions, wide, None),
+        "R": (directions, wide, hidden),
+        "B": (directions, 2 * wide),
     }
-    try:
-        attributes = filled(call.op, call.attributes, arrays["R"].shape[-1])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(str(error)) from None
-    if problem := misfit(call.op, arrays, attributes):
-        raise ModelError(problem)
-    batch_first = bool(attributes["layout"])
-    x = as_sequences(call.x, batch_first)
-    has_lengths = reads_lengths(call, x)
-    initial = [beginning(call, place, batch_first) for place in (5, 6)[: len(SLOTS[call.op])]]
+    return shapes | ({"P": (directions, 3 * hidden)} if cell == "lstm" else {})
+
+
+def wrong_shape(arrays: Mapping[str, Array], expected: Mapping[str, Shape], units: str) -> str | None:
+    """Returns which array has another shape or dtype than those of weights, in words; None if all fit.
+
+    units: the directions and units that the shapes are of, for messages.
+    """
+    for name, array in arrays.items():
+        sizes = expected[name]
+        fits = len(sizes) == array.ndim and all(
+            size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
+        )
+        if not fits or 0 in sizes:
+            text = ", ".join("any" if size is None else str(size) for size in sizes)
+            return f"its {name} is of {array.shape}, and with {units} it would be of ({text})"
+        if array.dtype.name not in ("float32", "float64"):
+            return f"its {name} holds {array.dtype}, and not float32 or float64"
+    return None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer: its weights by the names of `weight_shapes`, and for each direction its step and
+    whether it runs from the last step of a sequence to the first.
+    """
+
+    arrays: Mapping[str, Array]
+    steps: tuple[CellStep, ...]
+    reverse: tuple[bool, ...]
+
+    @property
+    def cell(self) -> str:
+        """The cell."""
+        return self.steps[0].cell
+
+    @property
+    def hidden(self) -> int:
+        """The number of units."""
+        return self.arrays["R"].shape[-1]
+
+    def recurrence(self, number: int) -> RNN:
+        """The recurrence of one direction."""
+        wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
+        biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
+        params: dict[str, Any] = {
+            "W": W[number].T,
+            "R": self.arrays["R"][number].T,
+            "b": biases[:wide],
+            "d": biases[wide:],
+        }
+        if "P" in self.arrays:
+            params["p"] = tuple(self.arrays["P"][number].reshape(3, self.hidden))
+        memory = dict.fromkeys(SLOTS[self.cell], self.hidden)
+        return RNN(self.steps[number], params, memory=memory, reverse=self.reverse[number])
+
+
+# ---- layers over values ------------------------------------------------------------------------------------
+
+
+def run_layer(
+    layer: Layer,
+    x: Placed,
+    initial: Sequence[Placed | None] = (),
+    lengths: Placed | None = None,
+    batch_first: bool = False,
+    padded: bool = False,
+) -> list[Placed]:
+    """The outputs of a layer, and the final state of each memory.
+
+    initial: the initial state of each memory; None, and a missing one, for zeros.
+    lengths: the lengths of the sequences, or the number of all steps; None if it runs over all steps.
+    batch_first: whether the first axis is the sequences.
+    padded: whether the model has padding.
+    """
+    x = as_sequences(x, batch_first)
+    has_lengths = reads_lengths(lengths, x)
+    given = [beginning(value, batch_first) for value in initial]
+    begins = [*given, *[None] * (len(SLOTS[layer.cell]) - len(given))]
     directions = [
-        direction(call, x.value, arrays, attributes, number, [state(value, number) for value in initial])
-        for number in range(DIRECTIONS[attributes["direction"]])
+        run_direction(layer, number, x.value, [state(value, number) for value in begins])
+        for number in range(len(layer.steps))
     ]
-    results = outputs(call, x, directions, batch_first)
-    if not call.padded:
+    results = outputs(layer.cell, x, directions, batch_first)
+    if not padded:
         return results
-    if has_lengths:  # sequence_lens makes the outputs at padding steps zero
+    if has_lengths:  # with lengths the outputs at padding steps are zero
         return [replace(results[0], fact=Behind(np.zeros((), x.value.dtype))), *results[1:]]
-    return [results[0], *padded_ends(results[1:], attributes["direction"] != "forward")]
-
-
-def weights(call: Call, place: int) -> Array | None:
-    """The array of a constant operand; None if it is left out."""
-    value = call.optional(place)
-    return None if value is None else value.array
+    return [results[0], *padded_ends(results[1:], any(layer.reverse))]
 
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
@@ -161,16 +214,15 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
     return x
 
 
-def reads_lengths(call: Call, x: Placed) -> bool:
-    """Whether sequence_lens is the model's input of lengths. It may also be left out, or be the number of all
-    steps; raises `ModelError` for anything else.
+def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
+    """Whether the lengths of a layer are the model's input of lengths. They may also be left out, or be the
+    number of all steps; raises `ModelError` for anything else.
     """
-    lengths = call.optional(4)
     if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
     all_steps = Size((STEPS,), stated=dict(x.stated).get(STEPS))
     if not lengths.is_constant or any(all_steps != size for size in np.ravel(lengths.value)):
-        raise ModelError("its sequence_lens is neither an input of the model nor all steps")
+        raise ModelError("its lengths are neither an input of the model nor all steps")
     return False
 
 
@@ -183,9 +235,8 @@ def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
     return [state.with_value(Unusable(PADDED)) for state in states]
 
 
-def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
+def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
     """An initial state, with features [directions, hidden] per sequence; None for zeros."""
-    value = call.optional(place)
     if value is None or (value.is_constant and not np.any(value.value)):
         return None
     letters = "N__" if batch_first else "_N_"
@@ -203,51 +254,18 @@ def state(value: Placed | None, number: int) -> Any:
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
 
 
-def direction(
-    call: Call,
-    x: Traced,
-    arrays: Mapping[str, Array],
-    attributes: Mapping[str, Any],
-    number: int,
-    initial: list[Any],
-) -> tuple[Any, dict[str, Any]]:
+def run_direction(layer: Layer, number: int, x: Traced, initial: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
     """The outputs and final memories of one direction.
 
     number: the number of the direction.
     initial: the initial state of each memory; None for zeros.
     """
-    hidden, way = attributes["hidden_size"], attributes["direction"]
-    count = len(attributes["activations"]) // DIRECTIONS[way]
-    chosen = slice(number * count, (number + 1) * count)
-    names = "activations", "activation_alpha", "activation_beta"
-    check_numbers(attributes)
-    step = OnnxStep(
-        call.op,
-        tuple(zip(*(attributes[name][chosen] for name in names), strict=True)),
-        attributes["clip"],
-        bool(attributes.get("linear_before_reset")),
-        bool(attributes.get("input_forget")),
-    )
-    wide = GATES[call.op] * hidden
-    biases = arrays["B"][number] if "B" in arrays else np.zeros(2 * wide, arrays["W"].dtype)
-    params = {"W": arrays["W"][number].T, "R": arrays["R"][number].T, "b": biases[:wide], "d": biases[wide:]}
-    if "P" in arrays:
-        params["p"] = tuple(arrays["P"][number].reshape(3, hidden))
-    slots = SLOTS[call.op]
-    rnn = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=way == "reverse" or number == 1)
-    beginnings = {
-        slot: value if isinstance(value, Traced) else rows_of(x, value, hidden)
-        for slot, value in zip(slots, initial, strict=True)
+    begins = {
+        slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
+        for slot, value in zip(SLOTS[layer.cell], initial, strict=True)
     }
-    return rnn(x, initial=beginnings if any(value is not None for value in initial) else None)
-
-
-def check_numbers(attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` if an activation lacks an alpha or beta for which ONNX has no default."""
-    for key, defaults in (("activation_alpha", ALPHAS), ("activation_beta", BETAS)):
-        for name, number in zip(attributes["activations"], attributes[key], strict=True):
-            if name in defaults and number is None:
-                raise ModelError(f"its activation {name} needs a number in {key}")
+    given = any(value is not None for value in initial)
+    return layer.recurrence(number)(x, initial=begins if given else None)
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
@@ -258,9 +276,9 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
 
 
 def outputs(
-    call: Call, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
+    cell: str, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
 ) -> list[Placed]:
-    """The outputs of the operator, with the directions joined.
+    """The outputs of a layer, with the directions joined.
 
     directions: for each direction, its outputs and final memories.
     """
@@ -271,9 +289,5 @@ def outputs(
 
     step_axes, state_axes = ("NT__", "N__") if batch_first else ("T_N_", "_N_")
     results: list[Placed] = [joined([output for output, _ in directions], step_axes)]
-    results += [joined([memory[slot] for _, memory in directions], state_axes) for slot in SLOTS[call.op]]
+    results += [joined([memory[slot] for _, memory in directions], state_axes) for slot in SLOTS[cell]]
     return results
-
-
-RECURRENT = dict.fromkeys(GATES, recurrence)
-"""The rule of each operator."""

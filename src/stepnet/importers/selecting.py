@@ -1,4 +1,4 @@
-"""Operators that select parts of values and join them; behind them the rows of the table.
+"""Operators that select parts of values and join them.
 
 Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
 """
@@ -13,7 +13,6 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, TIME, Axes, Axis, features_of, is_feature, size_of, text_of
-from stepnet.importers.call import Call, Rules
 from stepnet.importers.padding import check_no_padding
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.reductions import filled
@@ -80,12 +79,15 @@ def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
     return x.with_value(value, with_axis(x.axes, axis, shape_of(value)[x.feature(axis)]))
 
 
-def step_at(x: Placed, axis: int, how: str, keep: bool) -> Placed:
-    """The first or the last step of each sequence.
+def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) -> Placed:
+    """The first or the last step of each sequence; raises `ModelError` for a last step that may be padding.
 
     how: "first" or "last".
     keep: whether a feature of size one takes the place of the axis of steps.
+    padded: whether the model has padding.
     """
+    if how == "last":
+        check_no_padding(padded)
     axes = x.axes[:axis] + ((ONE,) if keep else ()) + x.axes[axis + 1 :]
     return x.with_value(reshaped(over_steps(x.value, how), features_of(axes)), axes)
 
@@ -103,29 +105,13 @@ def embedded(table: Placed, at: Placed) -> Placed:
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
 
-# ---- rows --------------------------------------------------------------------------------------------------
+def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
+    """Features padded with one number, or, for a negative pad, cut off.
 
-
-def concat_row(call: Call) -> Placed:
-    """The result of Concat, of features or of shapes."""
-    if all(value.is_array for value in call.present):
-        return concatenate(call.present, int(call.attributes.get("axis", 0)))
-    return concatenate(call.present, int(call.attributes["axis"]))
-
-
-def pad_row(call: Call) -> Placed:
-    """The result of Pad: features padded with one number, or, for a negative pad, cut off."""
-    x, mode = call.x, call.attributes.get("mode", "constant")
-    pads = call.whole(1, "pads") or []
-    number = np.asarray(call.number(2, "value", 0)).astype(x.value.dtype)
-    axes = [x.axis(axis) for axis in call.whole(3, "axes", list(range(len(x.axes)))) or []]
-    if mode != "constant" or len(pads) != 2 * len(axes):
-        raise ModelError(
-            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
-            "supported, with two pads per axis"
-        )
-    for place, axis in enumerate(axes):
-        before, after = pads[place], pads[len(axes) + place]
+    pads: the axis, and the numbers of elements before and after it.
+    """
+    number = np.asarray(number).astype(x.value.dtype)
+    for axis, before, after in pads:
         if (before, after) == (0, 0):
             continue
         x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
@@ -137,53 +123,49 @@ def pad_row(call: Call) -> Placed:
     return x
 
 
-def split_row(call: Call) -> list[Placed]:
-    """The results of Split, of features."""
-    x = call.x
-    axis = x.axis(int(call.attributes.get("axis", 0)))
-    parts = call.whole(1, "split")
-    size = x.sizes[axis]
-    if parts is None:
-        count = call.attributes.get("num_outputs", call.outputs)
-        if count != call.outputs:
-            raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
-        part = -(-size // count)
-        parts = [min(part, size - part * place) for place in range(count)]
-    ends = [int(end) for end in np.cumsum([0, *parts])]
+def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
+    """The parts of a feature of these sizes."""
+    ends = [int(end) for end in np.cumsum([0, *sizes])]
     return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
 
 
-def slice_row(call: Call) -> Placed:
-    """The result of Slice: of features, of shapes, or the first or last step."""
-    x = call.x
-    starts, ends = (call.numbers(at, name) for at, name in ((1, "starts"), (2, "ends")))
-    axes = call.whole(3, "axes", list(range(len(starts)))) or []
-    steps = call.whole(4, "steps", [1] * len(starts)) or []
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = x.axis(axis)
-        own = x.axes[axis]
-        if is_feature(own):
-            if step < 0 and bound(end) in HIGHEST:
-                raise ModelError(
-                    f"it slices backwards to the end {bound(end)}, which runtimes interpret differently"
-                )
-            x = sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
-        elif is_whole_axis(start, end, step, own):
-            continue
-        elif own == TIME and (how := step_of(start, end, step)):
-            x = one_step(call, x, axis, how)
-        else:
-            selected = f"{text_of((own,)).strip('[]')} {start} to {end} in steps of {step}"
+def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded: bool = False) -> Placed:
+    """A slice along an axis: of features, of shapes, or the first or last step."""
+    axis = x.axis(axis)
+    own = x.axes[axis]
+    if is_feature(own):
+        if step < 0 and bound(end) in HIGHEST:
             raise ModelError(
-                f"it selects {selected}: of sequences only all can be selected; of steps all, the first or "
-                "the last"
+                f"it slices backwards to the end {bound(end)}, which runtimes interpret differently"
             )
+        return sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
+    if is_whole_axis(start, end, step, own):
+        return x
+    if own == TIME and (how := step_of(start, end, step)):
+        return step_at(x, axis, how, True, padded)
+    selected = f"{text_of((own,)).strip('[]')} {start} to {end} in steps of {step}"
+    raise ModelError(
+        f"it selects {selected}: of sequences only all can be selected; of steps all, the first or the last"
+    )
+
+
+def slices(
+    x: Placed,
+    starts: Sequence[Any],
+    ends: Sequence[Any],
+    axes: Sequence[int],
+    steps: Sequence[int],
+    padded: bool = False,
+) -> Placed:
+    """Slices along several axes; see `slice_axis`."""
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        x = slice_axis(x, axis, start, end, step, padded)
     return x
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """The Python slice for a feature of `size` elements. ONNX clamps the bounds of a backward slice: one that
-    starts before the first element begins with the first.
+    """The Python slice for a feature of `size` elements. The bounds of a backward slice are clamped: one
+    that starts before the first element begins with the first.
     """
     if step > 0:
         return slice(start, end, step)
@@ -220,17 +202,10 @@ def step_of(start: Any, end: Any, step: int) -> str | None:
     return None
 
 
-def one_step(call: Call, x: Placed, axis: int, how: str, keep: bool = True) -> Placed:
-    """The first or the last step of each sequence, in a model where that is no padding; see `step_at`."""
-    if how == "last":
-        check_no_padding(call)
-    return step_at(x, axis, how, keep)
-
-
-def gather_row(call: Call) -> Placed:
-    """The result of Gather: rows of a constant (an embedding), parts of a feature, the first or last step."""
-    x, at = call.operand(0), call.operand(1)
-    axis = x.axis(int(call.attributes.get("axis", 0)))
+def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
+    """The elements at indices: rows of a constant (an embedding), parts of a feature, or the first or last
+    step.
+    """
     if not at.is_constant:
         if axis or not x.is_constant:
             raise ModelError(
@@ -246,15 +221,5 @@ def gather_row(call: Call) -> Placed:
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:
             raise ModelError(f"it selects step {number}: only the first or the last can be selected")
-        return one_step(call, x, axis, how, keep=False)
+        return step_at(x, axis, how, False, padded)
     return taken(x, axis, places.astype(np.int64))
-
-
-SELECTING: dict[str, Rules] = {
-    "Concat": concat_row,
-    "Gather": gather_row,
-    "Pad": pad_row,
-    "Slice": slice_row,
-    "Split": split_row,
-}
-"""The rule of each operator."""

@@ -18,11 +18,11 @@ from stepnet.files.store import Store
 from stepnet.importers.axes import JOINED, text_of
 from stepnet.importers.padding import behind
 from stepnet.importers.placed import Placed
-from stepnet.importers.pointwise import DTYPES, HALVES
 from stepnet.model.graph.array_model import ModelInput
 from stepnet.model.graph.graph import Graph
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import OnnxModel
+from stepnet.onnx.names import DTYPES, HALVES
 
 Array = np.ndarray
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")

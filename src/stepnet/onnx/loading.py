@@ -19,8 +19,6 @@ from stepnet.files.onnx.graph import DEPTH, Constant, Folder, Key, Node, Output,
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
-from stepnet.importers.padding import COMPARISONS
-from stepnet.importers.pointwise import DTYPES
 from stepnet.importers.sizes import STEPS
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
@@ -34,6 +32,7 @@ from stepnet.model.graph.array_model import (
 )
 from stepnet.model.graph.graph import Graph
 from stepnet.onnx.model import OnnxModel, unsupported
+from stepnet.onnx.names import DTYPES
 
 Array = np.ndarray
 SLOTS = {
@@ -43,6 +42,8 @@ SLOTS = {
     "sequence_lens": ("lengths", "lengths"),
 }
 """The axes of an input that a recurrent node reads, by the node's attribute `layout`."""
+COMPARING = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+"""The operators that compare lengths with step numbers, for a mask of steps."""
 MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
 """The operators through which lengths and step numbers may pass before they are compared."""
 
@@ -189,7 +190,7 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
         results = {(node.scope, name) for name in node.outputs if name}
         if node.op == "Range":
             counting |= results
-        if node.op in COMPARISONS and operands & reached and operands & counting:
+        if node.op in COMPARING and operands & reached and operands & counting:
             return True
         if node.op in MOVING:
             reached |= results if operands & reached else set()

@@ -31,23 +31,19 @@ from stepnet.files.onnx.graph import (
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
 from stepnet.importers.axes import BATCH, TIME, AxesError
-from stepnet.importers.call import MISFITS, Call
-from stepnet.importers.counts import COMPUTING, with_counts
+from stepnet.importers.counts import with_counts
 from stepnet.importers.facts import LENGTH
-from stepnet.importers.padding import with_facts
+from stepnet.importers.padding import MISFITS, listed, with_facts
 from stepnet.importers.placed import Placed, Unusable, check_apart, constant
-from stepnet.importers.recurrent import RECURRENT
-from stepnet.importers.table import OPERATORS
 from stepnet.importers.values import repeated_at
 from stepnet.model.counting import length_of
 from stepnet.model.graph.array_model import ArrayModel, ModelInput
 from stepnet.model.nested import expand
-from stepnet.onnx.scans import loop, scan
+from stepnet.onnx.call import Call
+from stepnet.onnx.names import ONNX
 
 Array = np.ndarray
 Values = dict[Key, Placed]
-RULES: Mapping[str, Any] = {**OPERATORS, **RECURRENT, "Scan": scan, "Loop": loop}
-"""The rule of every operator of ONNX that is supported."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class Run:
     def run(self, node: Node) -> None:
         """Runs a node."""
         with located(self.model.path, node):
-            results = with_facts(RULES[node.op], self.call(node))
+            results = results_of(self.call(node))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     self.env[node.scope, name] = self.at_steps(value)
@@ -155,7 +151,7 @@ class Run:
         for operand in operands if node.op != "Cast" else ():
             if operand is not None and isinstance(operand.value, Unusable):
                 raise ModelError(operand.value.reason)
-        if node.op in COMPUTING and self.like is not None and not self.model.has_lengths:
+        if ONNX[node.op].counts and self.like is not None and not self.model.has_lengths:
             operands = with_counts(operands, self.like)
         attributes = {
             name: value_of(attribute, self.model.store)
@@ -165,6 +161,18 @@ class Run:
         bodies = {name: ScopedBody(self, node.op, graph, scope) for name, (graph, scope) in graphs.items()}
         counts = len(node.outputs), node.scope.opset
         return Call(node.op, operands, attributes, *counts, bodies, self.model.has_lengths, self.like)
+
+
+def results_of(call: Call) -> list[Placed]:
+    """The results of a node, in a model with padding with their facts."""
+    row = ONNX[call.op]
+    if not call.padded:
+        return listed(row.rule(call))
+
+    def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
+        return row.rule(replace(call, operands=tuple(operands), padded=padded))
+
+    return with_facts(rule, call.operands, row.fact)
 
 
 class located:  # noqa: N801 - it is read as a sentence
@@ -285,5 +293,5 @@ def unsupported(walk: Walk, names: Iterable[str]) -> list[Node]:
     for owner, bodies in walk.bodies.items():  # outer bodies first
         for graph, body in bodies.values() if owner in nodes else ():
             nodes |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
-    supported = {node for node in walk.nodes if node.op in RULES and node.domain in DOMAINS}
+    supported = {node for node in walk.nodes if node.op in ONNX and node.domain in DOMAINS}
     return [node for node in walk.nodes if node in nodes - supported]

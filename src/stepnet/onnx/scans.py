@@ -16,13 +16,13 @@ from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TIME, AxesError, text_of
-from stepnet.importers.call import Call
 from stepnet.importers.facts import UNKNOWN, Kept
 from stepnet.importers.padding import fact_of
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.recurrent import padded_ends
 from stepnet.importers.sizes import STEPS, Size
 from stepnet.model.recurrence import RNN
+from stepnet.onnx.call import Call
 
 OLD = 9
 """The opset since which a Scan has no separate batch axis."""

@@ -1,6 +1,6 @@
 """An operation of a program with its operands: the argument of the rules of operators."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,13 +9,8 @@ import numpy as np
 from stepnet.compiler.values.arguments import shown
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import Operation
-from stepnet.importers.call import Call
 from stepnet.importers.placed import Placed
-from stepnet.importers.table import OPERATORS
 
-OPSET = 17
-MEANINGS: Mapping[str, Any] = OPERATORS
-"""The functions of operators, by ONNX's names. Paddle's operators are expressed by these."""
 KINDS: Mapping[type, tuple[Any, str]] = {
     bool: (int, "true or false"),
     int: (int, "a whole number"),
@@ -96,8 +91,3 @@ class PaddleCall:
     def whole(self, name: str, tensor: str, default: int) -> int:
         """As `wholes`, for a single number."""
         return (self.wholes(name, tensor) or [default])[0]
-
-    def meaning(self, operator: str, operands: Sequence[Placed | None], **attributes: Any) -> Any:
-        """The result of an operator of ONNX on these operands."""
-        call = Call(operator, tuple(operands), attributes, 1, OPSET, padded=self.padded)
-        return MEANINGS[operator](call)

@@ -9,7 +9,7 @@ from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.importers.axes import TOKENS
 from stepnet.importers.placed import Placed, constant
-from stepnet.importers.shaping import expand
+from stepnet.importers.shaping import expand, shape_of_axes
 from stepnet.importers.sizes import product as joint
 from stepnet.paddle.call import PaddleCall
 
@@ -29,7 +29,7 @@ def dtype(stated: Any) -> Any:
 
 def shape(call: PaddleCall) -> Placed:
     """shape: the shape of a value."""
-    return call.meaning("Shape", [call.operand("Input")])
+    return shape_of_axes(call.operand("Input"))
 
 
 def fill_constant(call: PaddleCall) -> Placed:

@@ -26,7 +26,7 @@ from stepnet.model.graph.array_model import (
 from stepnet.model.graph.graph import Graph
 from stepnet.paddle.constants import dtype
 from stepnet.paddle.model import PaddleModel, needed
-from stepnet.paddle.operators import RULES
+from stepnet.paddle.names import PADDLE
 
 READERS = {".json": pir.read, ".pdmodel": protobuf.read}
 """The reader of a program, by the ending of its file, in the order of preference. Paddle 3 writes the first.
@@ -115,7 +115,7 @@ def check_supported(program: Program) -> None:
     positions.
     """
     operations = needed(program)
-    missing = [operation for operation in operations if operation.type not in RULES]
+    missing = [operation for operation in operations if operation.type not in PADDLE]
     if missing:
         kinds = ", ".join(dict.fromkeys(operation.type for operation in missing))
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""

@@ -12,7 +12,7 @@ from stepnet.importers.axes import AxesError
 from stepnet.importers.placed import Placed, check_apart, constant
 from stepnet.model.graph.array_model import ArrayModel
 from stepnet.paddle.call import PaddleCall
-from stepnet.paddle.operators import RULES
+from stepnet.paddle.names import PADDLE
 
 Array = np.ndarray
 
@@ -51,7 +51,7 @@ class PaddleModel(ArrayModel):
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            results_of_rule = RULES[operation.type](PaddleCall(operation, operands, self.has_lengths))
+            results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
         except StepnetError as error:
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError

@@ -5,6 +5,7 @@ gru, lstm    Input [total steps, gates * hidden]  -->   Hidden, Cell [total step
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,46 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import AxesError, words
-from stepnet.importers.call import Call
-from stepnet.importers.placed import Placed, constant
-from stepnet.importers.products import multiplied, product
-from stepnet.importers.recurrent import RECURRENT, rows_of
+from stepnet.importers.placed import Placed
+from stepnet.importers.products import matmul
+from stepnet.importers.recurrent import (
+    GATES,
+    SLOTS,
+    Activation,
+    CellStep,
+    Layer,
+    rows_of,
+    run_layer,
+    weight_shapes,
+    wrong_shape,
+)
 from stepnet.importers.selecting import concatenate, sliced
 from stepnet.importers.values import reshaped
 from stepnet.model.recurrence import RNN
-from stepnet.paddle.call import OPSET, PaddleCall
+from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.steps import ACTIVATIONS, GruStep, LstmStep
 
 Array = np.ndarray
 Results = dict[str, Any]
 RAGGED, ROWS = "S_", "N_"
 
-MODES: Mapping[str, tuple[str, str, tuple[int, ...], int]] = {
-    "GRU": ("GRU", "", (1, 0, 2), 1),
-    "LSTM": ("LSTM", "", (0, 3, 1, 2), 2),
-    "RNN_TANH": ("RNN", "Tanh", (0,), 1),
-    "RNN_RELU": ("RNN", "Relu", (0,), 1),
+
+@dataclass(frozen=True)
+class Mode:
+    """A mode of rnn: its cell, the activations of its gates and candidate, and the order of its gates."""
+
+    cell: str
+    activations: tuple[Activation, ...]
+    gates: str
+
+
+SIGMOID, TANH, RELU = ("sigmoid", ()), ("tanh", ()), ("relu", ())
+MODES: Mapping[str, Mode] = {
+    "GRU": Mode("gru", (SIGMOID, TANH), "rzn"),
+    "LSTM": Mode("lstm", (SIGMOID, TANH, TANH), "ifgo"),
+    "RNN_TANH": Mode("rnn", (TANH,), "n"),
+    "RNN_RELU": Mode("rnn", (RELU,), "n"),
 }
-"""For each mode of rnn: ONNX's operator, its activation, the indices of Paddle's gates in ONNX's order, and
-the number of memories.
-"""
 
 
 def rnn(call: PaddleCall) -> Results:
@@ -52,17 +70,17 @@ def rnn(call: PaddleCall) -> Results:
             "projections are not supported"
         )
     x, states = call.operand("Input"), call.operands_of("PreState")
-    finals: list[list[Placed]] = [[] for _ in range(MODES[mode][3])]
+    finals: list[list[Placed]] = [[] for _ in SLOTS[MODES[mode].cell]]
     for layer in range(layers):
         places = range(layer * directions, (layer + 1) * directions)
         begins = [sliced(state, 0, slice(places.start, places.stop)) for state in states]
-        x, *final = rnn_layer(call, x, [cell(weights, place, count) for place in places], begins)
+        x, *final = rnn_layer(call, x, [weights_of(weights, place, count) for place in places], begins)
         for memory, value in zip(finals, final, strict=True):
             memory.append(value)
     return {"Out": x, "State": [stacked(values) for values in finals]}
 
 
-def cell(weights: list[Array], place: int, count: int) -> list[Array]:
+def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
     """The weights of one direction of one layer: two matrices and two biases; all matrices precede all
     biases.
     """
@@ -72,28 +90,29 @@ def cell(weights: list[Array], place: int, count: int) -> list[Array]:
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
     """The output of a layer, and its final memories."""
-    operator, activation, order, count = MODES[call.attribute("mode", "")]
+    mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
-        np.stack([reordered(array, order) for array in arrays]) for arrays in zip(*cells, strict=True)
+        np.stack([reordered(array, mode) for array in arrays]) for arrays in zip(*cells, strict=True)
     )
-    attributes: dict[str, Any] = {
-        "hidden_size": R.shape[-1],
-        "direction": "bidirectional" if len(cells) > 1 else "forward",
-    }
-    attributes |= {"activations": [activation] * len(cells)} if activation else {}
-    attributes |= {"linear_before_reset": 1} if operator == "GRU" else {}
-    lengths = next(iter(call.operands_of("SequenceLength")), None)
-    operands = [x, constant(W), constant(R), constant(np.concatenate(biases, axis=1)), lengths, *begins]
-    layer_call = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
-    outputs, *memories = RECURRENT[operator](layer_call)
-    wide = reshaped(outputs.value, (len(cells) * R.shape[-1],))
-    return [outputs.lettered(wide, "TN_"), *memories]
+    arrays, directions, hidden = (
+        {"W": W, "R": R, "B": np.concatenate(biases, axis=1)},
+        len(cells),
+        R.shape[-1],
+    )
+    expected = weight_shapes(mode.cell, directions, hidden)
+    if problem := wrong_shape(arrays, expected, f"{directions} x {hidden} units"):
+        raise ModelError(problem)
+    step = CellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
+    layer = Layer(arrays, (step,) * directions, (False, True)[:directions])
+    outputs, *memories = run_layer(layer, x, begins, call.optional("SequenceLength"), padded=call.padded)
+    return [outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_"), *memories]
 
 
-def reordered(array: Array, order: tuple[int, ...]) -> Array:
-    """An array [gates * hidden, ...] with its gates in another order."""
-    size = array.shape[0] // len(order)
-    return array.reshape(len(order), size, *array.shape[1:])[list(order)].reshape(array.shape)
+def reordered(array: Array, mode: Mode) -> Array:
+    """An array [gates * hidden, ...] with its gates in the order of `importers.recurrent`."""
+    gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
+    size = array.shape[0] // len(gates)
+    return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
 
 
 def stacked(values: list[Placed]) -> Placed:
@@ -198,7 +217,7 @@ def gru(call: PaddleCall) -> Results:
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
     """Inputs times WeightX."""
     weight(call, "WeightX")
-    return product(x, call.operands_of("WeightX")[place], multiplied)
+    return matmul(x, call.operands_of("WeightX")[place])
 
 
 def fusion_gru(call: PaddleCall) -> Results:

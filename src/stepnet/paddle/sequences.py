@@ -3,6 +3,8 @@
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TOKENS, AxesError, text_of
 from stepnet.importers.placed import Placed, constant
+from stepnet.importers.selecting import gather
+from stepnet.importers.shaping import squeeze
 from stepnet.model.nested import expand, reduce, softmax_over_steps
 from stepnet.paddle.call import PaddleCall
 
@@ -15,12 +17,12 @@ def lookup(call: PaddleCall) -> Placed:
     if padding != -1:
         table = table.copy()
         table[padding] = 0
-    return call.meaning("Gather", [constant(table), call.operand("Ids")])
+    return gather(constant(table), call.operand("Ids"), 0, call.padded)
 
 
 def lookup_of_old(call: PaddleCall) -> Placed:
     """lookup_table, whose indices have a last axis of length 1."""
-    operands = dict(call.operands) | {"Ids": (call.meaning("Squeeze", [call.operand("Ids")], axes=[-1]),)}
+    operands = dict(call.operands) | {"Ids": (squeeze(call.operand("Ids"), [-1]),)}
     return lookup(PaddleCall(call.operation, operands, call.padded))
 
 

@@ -11,19 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace import functions
+from stepnet.importers.pointwise import OPERATORS
 
-
-def same(x: Any) -> Any:
-    """The identity."""
-    return x
-
-
+NAMES = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity": "linear"}
+"""Paddle's names of activations, with their names among the elementwise operators of `importers`."""
 ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
-    "sigmoid": functions.sigmoid,
-    "tanh": np.tanh,
-    "relu": functions.relu,
-    "identity": same,
+    name: OPERATORS[operator].function for name, operator in NAMES.items()
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.files.onnx.tensor import Array
+from stepnet.importers.recurrent import weight_shapes, wrong_shape
 
 LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it: protobuf's limit
 STATES = ("initial_h", "initial_c")
@@ -31,7 +32,20 @@ ALPHAS: dict[str, float | None] = {
     "Elu": 1.0,
 }
 BETAS: dict[str, float | None] = {"Affine": None, "ScaledTanh": None, "HardSigmoid": 0.5}
-FUNCTIONS = (*ALPHAS, "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
+# The activations, with their names among the elementwise operators of `importers`.
+FUNCTIONS = {
+    "Affine": "affine",
+    "Elu": "elu",
+    "HardSigmoid": "hard_sigmoid",
+    "LeakyRelu": "leaky_relu",
+    "Relu": "relu",
+    "ScaledTanh": "scaled_tanh",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Tanh": "tanh",
+    "ThresholdedRelu": "thresholded_relu",
+}
 
 
 @dataclass(frozen=True)
@@ -132,27 +146,11 @@ def written(number: float) -> float:
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
     """Returns why the shapes and dtypes of a node's arrays do not fit, in words; None if they do."""
-    D, H, G = DIRECTIONS[attributes["direction"]], attributes["hidden_size"], GATES[op]
-    state = (None, D, H) if attributes["layout"] else (D, None, H)
-    expected: dict[str, tuple[int | None, ...]] = {
-        "W": (D, G * H, None),
-        "R": (D, G * H, H),
-        "B": (D, 2 * G * H),
-        "initial_h": state,
-        **({"P": (D, 3 * H), "initial_c": state} if op == "LSTM" else {}),
-    }
-    for name, array in arrays.items():
-        sizes = expected.get(name)
-        if sizes is None:
-            return f"it has an array {name!r}, and {op} takes {', '.join(expected)}"
-        fits = len(sizes) == array.ndim and all(
-            a in (None, b) for a, b in zip(sizes, array.shape, strict=True)
-        )
-        if not fits or not H:
-            expected_shape = ", ".join("any" if size is None else str(size) for size in sizes)
-            return (
-                f"its {name} is of {array.shape}, and with {D} x {H} units it would be of ({expected_shape})"
-            )
-        if array.dtype.name not in ("float32", "float64"):
-            return f"its {name} holds {array.dtype}, and not float32 or float64"
-    return None
+    directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
+    state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
+    expected = weight_shapes(op.lower(), directions, hidden)
+    expected |= {"initial_h": state, **({"initial_c": state} if op == "LSTM" else {})}
+    unknown = [name for name in arrays if name not in expected]
+    if unknown:
+        return f"it has an array {unknown[0]!r}, and {op} takes {', '.join(expected)}"
+    return wrong_shape(arrays, expected, f"{directions} x {hidden} units")

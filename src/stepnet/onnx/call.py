@@ -10,8 +10,6 @@ from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 
 Array = np.ndarray
-MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
-"""The exceptions that NumPy raises for operands that do not fit, and a rule for a missing attribute."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,18 @@ class Call:
             return [attribute] if isinstance(attribute, int | float) else attribute
         return list(np.ravel(value.array))
 
-    def whole(self, place: int, name: str, default: Any = None) -> list[int] | None:
+    def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
         """A list of integers, of an operand or an attribute; see `numbers`."""
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
+
+    def axis(self, default: int) -> int:
+        """The attribute `axis`, as an axis of the first operand counted from the front."""
+        return self.x.axis(int(self.attributes.get("axis", default)))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An attribute that is 0 or 1."""
+        return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
         """A single number, of an operand or an attribute; see `numbers`."""
@@ -82,7 +88,5 @@ class Call:
         return numbers[0] if numbers else default
 
 
-Rule = Callable[[Call], Placed]
-"""The rule of an operator: its result for a node."""
-Rules = Callable[[Call], Placed | Sequence[Placed]]
-"""The rule of an operator that may have several results."""
+Rule = Callable[[Call], Placed | Sequence[Placed]]
+"""The rule of an operator: its results for a node."""

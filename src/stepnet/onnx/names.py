@@ -1,0 +1,440 @@
+"""ONNX's operators: a map from their names to the operators of `importers`, one row per operator.
+
+    Add                       add
+    LeakyRelu alpha=0.01      leaky_relu, with the attribute as its slope
+    Transpose perm            shaping.transpose, with the order of the axes
+
+A row of an elementwise operator names a row of the table in `importers/pointwise.py`. Any other row has a
+rule that reads the operands and attributes of a node, in every version of the operator, and calls functions
+of `importers`, which know no format.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.importers import padding, pointwise, reductions, selecting, shaping
+from stepnet.importers.axes import features_of, symbols_in
+from stepnet.importers.padding import Special
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.pointwise import OPERATORS
+from stepnet.importers.products import matmul
+from stepnet.importers.sizes import product
+from stepnet.onnx.call import Call, Rule
+from stepnet.onnx.recurrent import recurrence
+from stepnet.onnx.scans import loop, scan
+
+DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "float32",
+}  # fmt: skip
+"""The dtypes in which ONNX's types are computed, by number; float16 and bfloat16 are computed in float32."""
+HALVES = {10: "float16", 16: "bfloat16"}
+"""The types to which a Cast rounds although they are computed in float32."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of ONNX.
+
+    rule: its results for a node.
+    fact: what follows for padding steps from some of the operands; see `importers.padding`.
+    counts: whether it may compute with the number of steps.
+    """
+
+    rule: Rule
+    fact: Special | None = None
+    counts: bool = False
+
+
+def elementwise(operator: str, **attributes: float) -> Row:
+    """The row of an elementwise operator.
+
+    operator: its name in the table of elementwise operators.
+    attributes: the attributes that are the numbers behind its operands, in order, with their defaults.
+    """
+
+    def rule(call: Call) -> Placed:
+        numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
+        return pointwise.elementwise(operator, *call.present, numbers=numbers)
+
+    return Row(rule, OPERATORS[operator].fact, OPERATORS[operator].counts)
+
+
+def variadic(operator: str, counts: bool = False) -> Row:
+    """The row of an elementwise operator of two operands that ONNX has for any number of them."""
+    return Row(lambda call: pointwise.folded(operator, call.present), counts=counts)
+
+
+# ---- elementwise -------------------------------------------------------------------------------------------
+
+
+def gelu(call: Call) -> Placed:
+    """Gelu, exact or by tanh."""
+    by_tanh = call.attributes.get("approximate", "none") == "tanh"
+    return pointwise.elementwise("gelu", call.x, numbers=[by_tanh])
+
+
+def clip(call: Call) -> Placed:
+    """Clip: a value limited to two bounds."""
+    return pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))
+
+
+def cast(call: Call) -> Placed:
+    """Cast: a value in another dtype."""
+    number = call.attributes.get("to")
+    if number not in DTYPES:
+        raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
+    return pointwise.cast(call.x, DTYPES[number], HALVES.get(number, ""))
+
+
+def cast_like(call: Call) -> Placed:
+    """CastLike: a value in the dtype of another."""
+    return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
+
+
+def modulo(call: Call) -> Placed:
+    """Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
+    if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
+        raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
+    name = "signed_remainder" if call.flag("fmod") else "remainder"
+    return pointwise.elementwise(name, call.operand(0), call.operand(1))
+
+
+def power(call: Call) -> Placed:
+    """Pow: a value to the power of another."""
+    return pointwise.power(call.operand(0), call.operand(1))
+
+
+def where(call: Call) -> Placed:
+    """Where: a choice between two values."""
+    return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
+
+
+def dropout(call: Call) -> Placed:
+    """Dropout at inference: the first operand."""
+    training = call.optional(2)
+    if training is not None and bool(training.array):
+        raise ModelError("it trains: it drops numbers at random; export the model for inference")
+    return call.x
+
+
+def mean(call: Call) -> Placed:
+    """Mean of several values."""
+    return pointwise.mean(call.present)
+
+
+def same(call: Call) -> Placed:
+    """Identity: the operand."""
+    return call.x
+
+
+# ---- products ----------------------------------------------------------------------------------------------
+
+
+def matrix_product(call: Call) -> Placed:
+    """MatMul: the product of matrices."""
+    return matmul(call.operand(0), call.operand(1), call.padded)
+
+
+def gemm(call: Call) -> Placed:
+    """Gemm: alpha A B + beta C, where A and B may be transposed."""
+    a, b, c = call.operand(0), call.operand(1), call.optional(2)
+    alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    a = constant(a.array.T) if call.flag("transA") else a
+    b = constant(b.array.T) if call.flag("transB") else b
+    b = constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b
+    result = matmul(a, b)
+    if c is None:
+        return result
+    factor = constant(np.asarray(beta, b.array.dtype))
+    scaled = c if beta == 1 else pointwise.elementwise("multiply", c, factor)
+    return pointwise.elementwise("add", result, scaled)
+
+
+# ---- over axes ---------------------------------------------------------------------------------------------
+
+
+def reduction(how: str) -> Row:
+    """The row of a reduction. how: its name in `importers.reductions`."""
+
+    def rule(call: Call) -> Placed:
+        x, axes = call.x, call.integers(1, "axes")
+        if axes is None and call.flag("noop_with_empty_axes"):
+            return x
+        axes = range(len(x.axes)) if axes is None else axes
+        return reductions.reduce(x, axes, how, call.flag("keepdims", True), call.like, call.padded)
+
+    return Row(rule)
+
+
+Softmax = Callable[[Placed, int, bool], Placed]
+
+
+def over_axis(function: Softmax) -> Row:
+    """The row of a softmax. Before opset 13 it is over an axis and all following ones, which must then be
+    features.
+    """
+
+    def rule(call: Call) -> Placed:
+        x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
+        if call.opset >= 13 or axis == len(x.axes) - 1:
+            return function(x, axis, call.padded)
+        if symbols_in(x.axes[axis:]):
+            raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
+        together = x.shaped((*x.axes[:axis], (prod(features_of(x.axes[axis:])),)))
+        return function(together, axis, call.padded).shaped(x.axes)
+
+    return Row(rule)
+
+
+def cumsum(call: Call) -> Placed:
+    """CumSum: the sum of each number and all before it."""
+    (axis,) = call.integers(1, "axis") or [0]
+    reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
+    return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
+
+
+def argmax(call: Call) -> Placed:
+    """ArgMax: the index of the largest number."""
+    if call.flag("select_last_index"):
+        raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
+    return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
+
+
+def layer_norm(call: Call) -> Placed:
+    """LayerNormalization over the last features."""
+    epsilon = float(call.attributes.get("epsilon", 1e-5))
+    return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
+
+
+def batch_norm(call: Call) -> Placed:
+    """BatchNormalization at inference: each channel is scaled and shifted."""
+    if call.flag("training_mode"):
+        raise ModelError(
+            "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
+        )
+    scale, shift, mean, variance = (call.operand(place).array for place in range(1, 5))
+    deviation = np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
+    return reductions.batch_norm(call.x, 1, scale, shift, mean, deviation)
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------
+
+
+def shape(call: Call) -> Placed:
+    """Shape: the sizes of the axes."""
+    return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
+
+
+def transpose(call: Call) -> Placed:
+    """Transpose: the axes in another order, by default backwards."""
+    return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
+
+
+def unsqueeze(call: Call) -> Placed:
+    """Unsqueeze: new axes of size one."""
+    return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
+
+
+def squeeze(call: Call) -> Placed:
+    """Squeeze: the value without axes of size one."""
+    return shaping.squeeze(call.x, call.integers(1, "axes"))
+
+
+def sizes(call: Call, place: int) -> list[Any]:
+    """The sizes that an operand holds."""
+    return list(np.ravel(call.operand(place).array))
+
+
+def reshape(call: Call) -> Placed:
+    """Reshape, in which a size of 0 is that of the operand."""
+    target = sizes(call, 1) if call.optional(1) else call.attributes["shape"]
+    return shaping.reshape(call.x, target, zero_keeps=not call.flag("allowzero"))
+
+
+def flatten(call: Call) -> Placed:
+    """Flatten: the axes before `axis` become the first of two axes, the others the second."""
+    x = call.x
+    axis = x.axis(int(call.attributes.get("axis", 1)), 1)
+    return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
+
+
+def expand(call: Call) -> Placed:
+    """Expand: the value broadcast to a shape."""
+    return shaping.expand(call.x, sizes(call, 1))
+
+
+def constant_of_shape(call: Call) -> Placed:
+    """ConstantOfShape: an array filled with one number."""
+    number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
+    return shaping.expand(constant(number), sizes(call, 0))
+
+
+def range_(call: Call) -> Placed:
+    """Range: the numbers from one to another, or the number of each step."""
+    return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
+
+
+CONSTANTS = {
+    "value": None,
+    "value_float": "float32",
+    "value_floats": "float32",
+    "value_int": "int64",
+    "value_ints": "int64",
+}
+"""The attributes of which a Constant has one, with their dtypes."""
+
+
+def constant_(call: Call) -> Placed:
+    """Constant: an array in the file."""
+    for name, dtype in CONSTANTS.items():
+        if name in call.attributes:
+            return constant(np.asarray(call.attributes[name], dtype))
+    raise ModelError(
+        f"this constant is not an array of numbers: it has {', '.join(call.attributes) or 'none'}"
+    )
+
+
+# ---- parts -------------------------------------------------------------------------------------------------
+
+
+def concat(call: Call) -> Placed:
+    """Concat: values side by side."""
+    is_old = all(value.is_array for value in call.present)
+    axis = call.attributes.get("axis", 0) if is_old else call.attributes["axis"]
+    return selecting.concatenate(call.present, int(axis))
+
+
+def pad(call: Call) -> Placed:
+    """Pad: features padded with one number, or, for a negative pad, cut off."""
+    x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
+    axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
+    if mode != "constant" or len(pads) != 2 * len(axes):
+        raise ModelError(
+            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
+            "supported, with two pads per axis"
+        )
+    befores, afters = pads[: len(axes)], pads[len(axes) :]
+    return selecting.pad(x, list(zip(axes, befores, afters, strict=True)), call.number(2, "value", 0))
+
+
+def split(call: Call) -> list[Placed]:
+    """Split: parts of a feature, of equal sizes if none are stated."""
+    x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
+    if parts is None:
+        count = call.attributes.get("num_outputs", call.outputs)
+        if count != call.outputs:
+            raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
+        part = -(-x.sizes[axis] // count)
+        parts = [min(part, x.sizes[axis] - part * place) for place in range(count)]
+    return selecting.split(x, axis, parts)
+
+
+def slice_(call: Call) -> Placed:
+    """Slice: of features, of shapes, or the first or last step."""
+    x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
+    axes = call.integers(3, "axes", list(range(len(starts)))) or []
+    steps = call.integers(4, "steps", [1] * len(starts)) or []
+    return selecting.slices(x, starts, ends, axes, steps, call.padded)
+
+
+def gather(call: Call) -> Placed:
+    """Gather: the elements at indices."""
+    return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
+
+
+ONNX: Mapping[str, Row] = {
+    "Abs": elementwise("absolute"),
+    "Add": elementwise("add"),
+    "And": elementwise("logical_and"),
+    "ArgMax": Row(argmax),
+    "Atan": elementwise("arctan"),
+    "BatchNormalization": Row(batch_norm),
+    "Cast": Row(cast, padding.converted),
+    "CastLike": Row(cast_like),
+    "Ceil": elementwise("ceil"),
+    "Clip": Row(clip),
+    "Concat": Row(concat),
+    "Constant": Row(constant_),
+    "ConstantOfShape": Row(constant_of_shape),
+    "Cos": elementwise("cos"),
+    "Cosh": elementwise("cosh"),
+    "CumSum": Row(cumsum),
+    "Div": elementwise("quotient"),
+    "Dropout": Row(dropout),
+    "Elu": elementwise("elu", alpha=1.0),
+    "Equal": elementwise("equal"),
+    "Erf": elementwise("erf"),
+    "Exp": elementwise("exp"),
+    "Expand": Row(expand, padding.moved),
+    "Flatten": Row(flatten, padding.moved),
+    "Floor": elementwise("floor"),
+    "GRU": Row(recurrence),
+    "Gather": Row(gather),
+    "Gelu": Row(gelu),
+    "Gemm": Row(gemm),
+    "Greater": elementwise("greater"),
+    "GreaterOrEqual": elementwise("greater_equal"),
+    "HardSigmoid": elementwise("hard_sigmoid", alpha=0.2, beta=0.5),
+    "HardSwish": elementwise("hard_swish"),
+    "Identity": Row(same),
+    "LSTM": Row(recurrence),
+    "LayerNormalization": Row(layer_norm),
+    "LeakyRelu": elementwise("leaky_relu", alpha=0.01),
+    "Less": elementwise("less"),
+    "LessOrEqual": elementwise("less_equal"),
+    "Log": elementwise("log"),
+    "LogSoftmax": over_axis(reductions.log_softmax),
+    "Loop": Row(loop),
+    "MatMul": Row(matrix_product),
+    "Max": variadic("maximum", counts=True),
+    "Mean": Row(mean),
+    "Min": variadic("minimum", counts=True),
+    "Mod": Row(modulo, counts=True),
+    "Mul": elementwise("multiply"),
+    "Neg": elementwise("negative"),
+    "Not": elementwise("logical_not"),
+    "Or": elementwise("logical_or"),
+    "PRelu": elementwise("leaky_relu"),
+    "Pad": Row(pad),
+    "Pow": Row(power, counts=True),
+    "RNN": Row(recurrence),
+    "Range": Row(range_),
+    "Reciprocal": elementwise("reciprocal"),
+    "ReduceMax": reduction("max"),
+    "ReduceMean": reduction("mean"),
+    "ReduceMin": reduction("min"),
+    "ReduceSum": reduction("sum"),
+    "Relu": elementwise("relu"),
+    "Reshape": Row(reshape, padding.moved),
+    "Round": elementwise("rint"),
+    "Scan": Row(scan),
+    "Selu": elementwise("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
+    "Shape": Row(shape),
+    "Sigmoid": elementwise("sigmoid"),
+    "Sign": elementwise("sign"),
+    "Sin": elementwise("sin"),
+    "Sinh": elementwise("sinh"),
+    "Slice": Row(slice_),
+    "Softmax": over_axis(reductions.softmax),
+    "Softplus": elementwise("softplus"),
+    "Softsign": elementwise("softsign"),
+    "Split": Row(split),
+    "Sqrt": elementwise("sqrt"),
+    "Squeeze": Row(squeeze, padding.moved),
+    "Sub": elementwise("subtract"),
+    "Sum": variadic("add"),
+    "Tan": elementwise("tan"),
+    "Tanh": elementwise("tanh"),
+    "ThresholdedRelu": elementwise("thresholded_relu", alpha=1.0),
+    "Transpose": Row(transpose, padding.moved),
+    "Unsqueeze": Row(unsqueeze, padding.moved),
+    "Where": Row(where, padding.chosen, counts=True),
+    "Xor": elementwise("logical_xor"),
+}
+"""The rows of all supported operators of ONNX, by name."""

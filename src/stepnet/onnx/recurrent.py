@@ -1,0 +1,66 @@
+"""ONNX's operators RNN, GRU and LSTM, version 22, read as recurrent layers of `importers`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepnet.errors import ModelError
+from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, FUNCTIONS, filled, misfit
+from stepnet.importers.placed import Placed
+from stepnet.importers.recurrent import SLOTS, Activation, CellStep, Layer, run_layer
+from stepnet.onnx.call import Call
+
+WEIGHTS = {"W": 1, "R": 2, "B": 3, "P": 7}
+"""The positions of the weights among the operands."""
+LENGTHS, STATES = 4, (5, 6)
+"""The positions of sequence_lens, initial_h and initial_c."""
+
+
+def recurrence(call: Call) -> list[Placed]:
+    """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
+    arrays = {
+        name: value.array for name, place in WEIGHTS.items() if (value := call.optional(place)) is not None
+    }
+    try:
+        attributes = filled(call.op, call.attributes, arrays["R"].shape[-1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(str(error)) from None
+    if problem := misfit(call.op, arrays, attributes):
+        raise ModelError(problem)
+    cell, batch_first = call.op.lower(), bool(attributes["layout"])
+    initial = [call.optional(place) for place in STATES[: len(SLOTS[cell])]]
+    layer = Layer(arrays, *steps_of(cell, attributes))
+    return run_layer(layer, call.x, initial, call.optional(LENGTHS), batch_first, call.padded)
+
+
+def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[CellStep, ...], tuple[bool, ...]]:
+    """The step of each direction, and whether it runs backwards."""
+    activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
+    count = len(activations) // directions
+    steps = tuple(
+        CellStep(
+            cell,
+            activations[count * number : count * (number + 1)],
+            attributes["clip"],
+            bool(attributes.get("linear_before_reset")),
+            bool(attributes.get("input_forget")),
+        )
+        for number in range(directions)
+    )
+    return steps, (attributes["direction"] == "reverse", True)[:directions]
+
+
+def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
+    """The activations of all directions; raises `ModelError` for one without an alpha or beta for which ONNX
+    has no default.
+    """
+    names = attributes["activations"]
+    numbers = {key: attributes[key] for key in ("activation_alpha", "activation_beta")}
+    for (key, stated), defaults in zip(numbers.items(), (ALPHAS, BETAS), strict=True):
+        for name, number in zip(names, stated, strict=True):
+            if name in defaults and number is None:
+                raise ModelError(f"its activation {name} needs a number in {key}")
+    pairs = zip(*numbers.values(), strict=True)
+    return tuple(
+        (FUNCTIONS[name], tuple(number for number in pair if number is not None))
+        for name, pair in zip(names, pairs, strict=True)
+    )
