@@ -25,6 +25,7 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.progress import progress
+from stepnet.model.model import Model
 from stepnet.model.nested import expand, reduce, softmax_over_steps
 from stepnet.model.recurrence import RNN, scan
 from stepnet.ragged import Ragged
@@ -51,6 +52,7 @@ __all__ = [
     "Conversion",
     "Gradients",
     "Graph",
+    "Model",
     "Progress",
     "Ragged",
     "Spec",

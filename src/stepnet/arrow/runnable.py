@@ -15,16 +15,13 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import choice, shown
-from stepnet.compiler.values.structure import leaves, named_leaves, skeleton, transform
+from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.blank import no_sequences
-from stepnet.model.compose import Layer, ends_early, recurrences
 from stepnet.model.declared import with_dtypes
-from stepnet.model.graph.graph import Graph
+from stepnet.model.model import Model
 from stepnet.model.program import Asked
-from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import ends_of
 
 Array = np.ndarray
 OUTPUTS = ("last", "outputs")
@@ -55,57 +52,24 @@ class Runnable:
         asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
             return model
-        if isinstance(model, Graph):
-            return of_graph(model, asked == "last", checked_engine(engine))
-        if isinstance(model, Layer):
-            return of_layer(model, asked == "last", checked_engine(engine))
+        if isinstance(model, Model):
+            return of_model(model, asked == "last", checked_engine(engine))
         raise InputError(
             "model is a recurrence, a Stack, a Bidirectional, a Graph, or the path of a file, not "
             f"{shown(model)}"
         )
 
 
-def of_layer(layer: Layer, last: bool, engine: Order) -> Runnable:
-    """Makes the `Runnable` of a layer. last: whether it returns only the last output of each sequence."""
-    parts = recurrences(layer, "the model")
-    params = [array for part in parts for array in leaves(part.params)]
-    check_no_statics(next((part.statics for part in parts if part.statics is not None), None))
-
-    def schedules(nothing: Ragged) -> list[Schedule]:
-        if not isinstance(layer, RNN) and ends_early(layer):
-            return [part.program.schedule_for(engine) for part in parts]
-        source = layer if isinstance(layer, RNN) else layer.run
-        return [source.read(nothing, None, None, None, last).running.schedule_for(engine)]
-
-    spec = single(parts[0].inputs, params)
-    return Runnable(spec, lambda x: layer(x, last_only=last, engine=engine)[0], schedules, lambda: params)
-
-
-def of_graph(graph: Graph, last: bool, engine: Order) -> Runnable:
-    """Makes the `Runnable` of a graph. last: whether outputs per step are cut to the last step."""
-    check_no_statics(graph.statics)
-
-    def run(sequences: Ragged) -> Any:
-        outputs = graph(sequences, engine=engine)
-        return transform(last_of, outputs) if last else outputs
-
-    def schedules(nothing: Ragged) -> list[Schedule]:
-        return [graph.read(nothing).running.schedule_for(engine)]
-
-    params = leaves(graph.params)
-    return Runnable(single(graph.inputs, params), run, schedules, lambda: params)
-
-
-def last_of(output: Any) -> Any:
-    """Returns the output at the last step of each sequence, zeros if it is empty; arrays unchanged."""
-    if not isinstance(output, Ragged):
-        return output
-    if output.levels > 1:
-        raise InputError(
-            "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', "
-            "not 'last'"
-        )
-    return ends_of(output.values, output.offsets[0], first=False)
+def of_model(model: Model, last: bool, engine: Order) -> Runnable:
+    """Makes the `Runnable` of a model. last: whether outputs of each step are cut to the last step."""
+    inputs, statics, params = model.declaration
+    check_no_statics(statics)
+    return Runnable(
+        single(inputs, params),
+        lambda sequences: model.outputs(sequences, last, engine),
+        lambda nothing: model.schedules(nothing, last, engine),
+        lambda: params,
+    )
 
 
 def single(inputs: Any, params: list[Any]) -> Spec | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,12 @@ from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.trace.step import Spec, specs
 from stepnet.compiler.values.arguments import shown
-from stepnet.compiler.values.structure import leaves, named_leaves, transform
+from stepnet.compiler.values.structure import named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.blank import no_sequences
-from stepnet.model.compose import Layer, recurrences
 from stepnet.model.declared import beside, with_dtypes
-from stepnet.model.graph.graph import Graph
+from stepnet.model.model import Model
 from stepnet.model.program import Program
-from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
 ENGINE = "llvm"
@@ -86,7 +84,7 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
     inputs, statics: as for `RNN`; needed if the model was made without them. Raises `InputError` if `model`
     is not a model, if its inputs are unknown, or if its sequences end early.
     """
-    if not isinstance(model, Graph | Layer):
+    if not isinstance(model, Model):
         raise InputError(
             f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {shown(model)}"
         )
@@ -97,36 +95,23 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
     )
 
 
-def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
+def program_of(model: Model, inputs: Any, statics: Any) -> Program:
     """Returns the program of a model for inputs and statics of these features.
 
     Raises `InputError` if the inputs are unknown, or sequences end early.
     """
-    if isinstance(model, Graph):
-        inputs = model.inputs if inputs is None else inputs
-        statics = model.statics if statics is None else statics
-        params = leaves(model.params)
-    else:
-        parts = recurrences(model, "the model")
-        inputs = parts[0].inputs if inputs is None else inputs
-        statics = model.statics if statics is None and isinstance(model, RNN) else statics
-        params = [array for part in parts for array in leaves(part.params)]
-        if any(part.until is not None for part in parts):
-            raise InputError(
-                "sequences that end early (until=) are not built: Python decides at which step they end"
-            )
+    declared, declared_statics, params = model.declaration
+    inputs = declared if inputs is None else inputs
+    statics = declared_statics if statics is None else statics
+    if model.ends_early:
+        raise InputError(
+            "sequences that end early (until=) are not built: Python decides at which step they end"
+        )
     if inputs is None:
         raise InputError("the model was made without inputs=: give their features with build(..., inputs=)")
-    inputs = with_dtypes(inputs, cast("list[Array]", params))
-    x = transform(no_sequences, inputs)
-    still = (
-        None if statics is None else transform(no_rows, beside(statics, inputs, cast("list[Array]", params)))
-    )
-    if isinstance(model, Graph):
-        return model.read(x, still).running
-    if isinstance(model, RNN):
-        return model.read(x, None, still, None, False).running
-    return model.run.read(x, None, still, None, False).running
+    inputs = with_dtypes(inputs, params)
+    still = None if statics is None else transform(no_rows, beside(statics, inputs, params))
+    return model.reading(transform(no_sequences, inputs), still).running
 
 
 def no_rows(spec: Spec) -> Array:

@@ -3,52 +3,54 @@
 from collections.abc import Iterator
 from typing import Any
 
+from stepnet.compiler.plan.load import Size
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.errors import named
 from stepnet.explain.document import Section, headed
 from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
 from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, schedule_sections, shared_items
 from stepnet.explain.text import text
-from stepnet.model.blank import blank_program
-from stepnet.model.layers import Combined, LayersRun
+from stepnet.model.combination import Combination
+from stepnet.model.model import Model
 from stepnet.model.program import Asked
-from stepnet.model.recurrence import RNN
 
 Sizes = tuple[int | None, int | None]
 """The rows and the steps of a call, as far as the caller said them."""
 
 
-def explain_layers(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> str:
-    """The plans of the parts, one under the other; in front, for a call of some rows and steps, which of them
-    run at the same time.
+def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
+    """The plan of a model as text; for layers the plan of each, one under the other.
 
-    Layers whose sequences may end early run one by one.
+    order: the engines that were asked for. For layers and a call of some size, the text begins with the
+    layers that run at the same time. Layers whose sequences may end early run one by one.
     """
-    parts = list(part_sections(layer, engine, sizes))
-    size, order = checked_size(*sizes), checked_engine(engine)
-    if run.ends or size is None:
+    size = checked_size(*sizes)
+    if not isinstance(model, Combination):
+        return text(schedule_sections(model.program.schedule_for(order), order, size))
+    parts = list(part_sections(model, order, size))
+    if model.ends_early or size is None:
         return text(parts)
-    schedule = blank_program(run).schedule_for(order)
+    schedule = model.program.schedule_for(order)
     shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
     return text([Section("threads", tuple(shared)), *parts] if shared else parts)
 
 
-def part_sections(layer: Combined, engine: Asked, sizes: Sizes) -> Iterator[Section]:
+def part_sections(layer: Combination, order: Order, size: Size | None) -> Iterator[Section]:
     """The plan of each part, under its name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
-            if isinstance(part, RNN):
-                sections = schedule_sections(part.schedule, checked_engine(engine), checked_size(*sizes))
+            if isinstance(part, Combination):
+                sections = list(part_sections(part, order, size))
             else:
-                sections = list(part_sections(part, engine, sizes))
+                sections = schedule_sections(part.schedule, order, size)
         yield from headed(f"{name}:", sections)
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
     """The facts about each recurrence of a layer or a graph, with the name of its place."""
-    if isinstance(model, Combined):
+    if isinstance(model, Combination):
         for name, part in zip(model.part_names, model.layers, strict=True):
             place = name.removeprefix("the ").removesuffix(" direction")
             yield from ((f"{place} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))

@@ -9,28 +9,24 @@ are the same for all parts.
 Inside a step they run over its inner sequences. There `initial="zeros"` starts all memories from zeros.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, shown
-from stepnet.compiler.values.once import computed_once
 from stepnet.errors import InputError, named
-from stepnet.explain.layers import explain_layers
 from stepnet.model.batch import ZEROS
-from stepnet.model.control import Controls
-from stepnet.model.layers import LayersRun, scopes_of
+from stepnet.model.combination import Combination, recurrences_of
 from stepnet.model.merge import checked_merge, merged
-from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
 if TYPE_CHECKING:
     from stepnet.model.streams.layers import Layers, Leaf
-    from stepnet.model.streams.stream import Stream
 
 
 @dataclass(frozen=True)
-class Bidirectional:
+class Bidirectional(Combination):
     """Two recurrences over the same sequences: one from the first step, one from the last.
 
     With last_only the output merges the last output of each direction: that of the backward one is at the
@@ -63,9 +59,11 @@ class Bidirectional:
     backward: "Layer"
     merge: str | None = "concat"
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
+    layers: tuple[RNN | Combination, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_merge(self.merge)
+        object.__setattr__(self, "layers", (self.forward, self.backward))
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
             for rnn in recurrences(layer, name):
                 if rnn.reverse != reverse:
@@ -73,76 +71,20 @@ class Bidirectional:
                         f"the {name} direction is made with reverse={reverse}, and {rnn!r} is not"
                     )
 
+    def stepped(self, engine: Order) -> "Leaf | Layers":
+        """Raises `InputError`: a stream has no last step to begin at."""
+        raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
+
+    # ---- how the parts are joined
+
     @property
-    def layers(self) -> tuple["Layer", "Layer"]:
-        """The two directions."""
-        return self.forward, self.backward
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the directions in messages."""
+        return "the forward direction", "the backward direction"
 
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        **control: Unpack[Controls],
-    ) -> tuple[Any, dict[str, Any]]:
-        """The merged outputs, and {"forward": final memories, "backward": final memories}.
-
-        The arguments are those of `RNN.__call__`; `initial` and `statics` are {"forward": ..., "backward":
-        ...}.
-        """
-        return self.run(sequences, initial, statics, lengths, last_only, engine, **control)
-
-    def trace_steps(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        **control: Unpack[Controls],
-    ) -> dict[str, Any]:
-        """The value of every named variable at every step, of both directions.
-
-        The arguments and errors are those of `RNN.trace_steps`.
-
-        Returns:
-            {"forward": ..., "backward": ...}, each as `RNN.trace_steps` returns it.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> def step(x, h, params):
-        ...     doubled = 2 * x
-        ...     return doubled, h
-        >>> both = sn.Bidirectional(sn.RNN(step, memory=()), sn.RNN(step, memory=(), reverse=True))
-        >>> both.trace_steps(np.array([[1.0, 2.0]]))["backward"]["doubled"].to_list()
-        [array([2., 4.])]
-        """
-        return scopes_of(self, sequences, initial, statics, lengths, **control)
-
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The plan of each direction as text, and whether the engine runs both in one piece.
-
-        Args:
-            engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also whether
-                both directions run at the same time.
-            steps: The same for sequences of so many steps.
-
-        Returns:
-            The text of `RNN.explain` for each direction.
-        """
-        return explain_layers(self, self.run, engine, (rows, steps))
-
-    # ---- what it is made of, for `layers`
-
-    part_names = "the forward direction", "the backward direction"
-
-    @computed_once
-    def run(self) -> LayersRun:
-        """Both directions as one net."""
-        return LayersRun(self, ends_early(self))
+    def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
+        """The same with other directions."""
+        return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """The entry for each direction; raises `InputError` unless there is one for each."""
@@ -171,7 +113,7 @@ class Bidirectional:
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
-        if not last_only and ends_early(self):
+        if not last_only and self.ends_early:
             raise InputError(
                 f"outputs of the two directions do not merge by {self.merge!r} at every step: with until= "
                 "each direction ends at a step of its own; use last_only=True or merge=None"
@@ -180,7 +122,7 @@ class Bidirectional:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Combination):
     """Layers on top of each other: the outputs of each layer are the inputs of the next one.
 
     With last_only the top layer returns its last output alone; the layers below compute all of theirs.
@@ -203,7 +145,7 @@ class Stack:
     ((2, 5, 4), [(2, 4), (2, 4)])
     """
 
-    layers: tuple["Layer", ...]
+    layers: tuple[RNN | Combination, ...]
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
@@ -218,104 +160,20 @@ class Stack:
         for place, layer in enumerate(self.layers):
             recurrences(layer, f"layer {place}")
 
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        **control: Unpack[Controls],
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The outputs of the top layer, and a tuple with the final memories of each layer.
+    def stepped(self, engine: Order) -> "Leaf | Layers":
+        """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
+        return streamed(self)
 
-        The arguments are those of `RNN.__call__`; `initial` and `statics` are tuples with one entry per
-        layer.
-        """
-        return self.run(sequences, initial, statics, lengths, last_only, engine, **control)
-
-    def stream(
-        self,
-        rows: int = 1,
-        initial: Any = None,
-        statics: Any = None,
-        engine: Asked = "auto",
-        *,
-        begun: Any = None,
-    ) -> "Stream":
-        """A stream through all layers, one step at a time.
-
-        The arguments are those of `RNN.stream`; `initial` and `statics` are tuples with one entry per layer.
-
-        Returns:
-            A `Stream`, whose state is a tuple with one entry per layer.
-
-        Raises:
-            InputError: For a layer that runs from the last step, and for arguments that do not fit.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> layer = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
-        >>> stream = sn.Stack([layer, layer]).stream(rows=1)
-        >>> [float(stream.step(np.array([1.0]))[0]) for _ in range(3)]
-        [1.0, 3.0, 6.0]
-        """
-        from stepnet.model.streams.stream import Stream  # late: not everybody has streams
-
-        return Stream(streamed(self), rows, initial, statics, engine, begun)
-
-    def trace_steps(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, ...]:
-        """The value of every named variable at every step, of all layers.
-
-        The arguments and errors are those of `RNN.trace_steps`.
-
-        Returns:
-            A tuple with one entry per layer, each as `RNN.trace_steps` returns it.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> def step(x, h, params):
-        ...     doubled = 2 * x
-        ...     return doubled, h
-        >>> stack = sn.Stack([sn.RNN(step, memory=()), sn.RNN(step, memory=())])
-        >>> stack.trace_steps(np.array([[1.0, 2.0]]))[1]["doubled"].to_list()
-        [array([4., 8.])]
-        """
-        return scopes_of(self, sequences, initial, statics, lengths, **control)
-
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The plan of each layer as text, and which of them the engine runs in one piece.
-
-        Args:
-            engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also which
-                layers run at the same time, one some steps behind the other.
-            steps: The same for sequences of so many steps.
-
-        Returns:
-            The text of `RNN.explain` for each layer.
-        """
-        return explain_layers(self, self.run, engine, (rows, steps))
-
-    # ---- what it is made of, for `layers`
+    # ---- how the parts are joined
 
     @property
     def part_names(self) -> tuple[str, ...]:
         """The names of the layers in messages."""
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
-    @computed_once
-    def run(self) -> LayersRun:
-        """All layers as one net."""
-        return LayersRun(self, ends_early(self))
+    def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
+        """A stack of other layers."""
+        return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """The entry for each layer; raises `InputError` unless it is a tuple with one entry per layer."""
@@ -345,7 +203,7 @@ class Stack:
         return outputs[-1]
 
 
-Layer = RNN | Bidirectional | Stack
+Layer = RNN | Combination
 
 DIRECTIONS = ("forward", "backward")
 
@@ -374,11 +232,6 @@ def recurrences(layer: Any, what: str) -> list[RNN]:
     """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
     if isinstance(layer, RNN):
         return [layer]
-    if isinstance(layer, Bidirectional | Stack):
-        return [rnn for part in layer.layers for rnn in recurrences(part, what)]
+    if isinstance(layer, Combination):
+        return list(recurrences_of(layer))
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
-
-
-def ends_early(layer: "Bidirectional | Stack") -> bool:
-    """Whether sequences of a layer may end before their last step."""
-    return any(rnn.until is not None for rnn in recurrences(layer, "a layer"))

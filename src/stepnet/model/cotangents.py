@@ -23,13 +23,12 @@ from stepnet.model.gradients import (
     GradientPrograms,
     Gradients,
     GradientSource,
-    HasGradient,
     UncheckedCall,
     source_of,
     wanted_kinds,
     wanted_places,
 )
-from stepnet.model.layers import Layer
+from stepnet.model.model import Model
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
@@ -37,15 +36,17 @@ from stepnet.ragged import Ragged
 Array = np.ndarray
 
 
-def vjp(model: Layer | HasGradient) -> "Vjp":
-    """What runs a recurrence or a model and gives, besides its results, what takes their cotangents to
-    gradients.
+def vjp(model: Model) -> "Vjp":
+    """A function that runs a model and returns its results, and a function from cotangents to gradients.
+
+    `results, backward = vjp(model)(sequences)`, and `gradients = backward(cotangents of the results)`: the
+    vector-Jacobian product of reverse-mode differentiation.
 
     Args:
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
 
     Raises:
-        InputError: For what is none of these.
+        InputError: For a value that is not a model, and for layers with `until`.
         RefusedError: For a recurrence in int8, when it is run.
 
     >>> import stepnet as sn

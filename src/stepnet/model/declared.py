@@ -6,7 +6,7 @@ Calls, streams, layers and outer steps get their programs here.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from stepnet.compiler.values.structure import arranged, leaves, named_leaves, sk
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, initial_arrays
 from stepnet.model.control import MASKED, Control, Until
+from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
@@ -32,15 +33,13 @@ UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it wi
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
-class Declared:
+class Declared(Model):
     """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
 
     precision: the precision that `quantize` chose; else None.
-    report: the report of `quantize`, if it made this recurrence; else None.
     """
 
     precision: Precision | None = None
-    report: Any = None
 
     def __init__(
         self,
@@ -71,6 +70,12 @@ class Declared:
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
             self.program_of(self.inputs, self.statics)
+
+    def with_step(self, step: Step) -> Self:
+        """The same recurrence of another step, traced anew."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
+        return made
 
     @property
     def program(self) -> StepProgram:

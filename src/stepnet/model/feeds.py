@@ -13,7 +13,7 @@ from stepnet.compiler.values.arguments import array_of, shown
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
-from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.compose import Layer
 from stepnet.model.declared import with_dtypes
 from stepnet.model.recurrence import RNN
 
@@ -58,7 +58,7 @@ class Feed:
         return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)
 
 
-def feeder(layer: RNN | Bidirectional | Stack, feed: Any) -> Feed | Callable[[Array], Any]:
+def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
     """What makes inputs of symbols; a function is the caller's own."""
     if callable(feed):
         return cast("Callable[[Array], Any]", feed)

@@ -9,7 +9,7 @@ Layers and whole models are sources. The code behind them (runs, losses and text
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
 from stepnet.model.blank import blank_program
-from stepnet.model.compose import Bidirectional, Stack, ends_early
 from stepnet.model.control import Controls, run_until
 from stepnet.model.declared import same_parameters
 from stepnet.model.layers import Layer, LayerPrograms
+from stepnet.model.model import Model
 from stepnet.model.program import Program
 from stepnet.model.programs import keep
 from stepnet.model.reading import Reading
@@ -230,28 +230,12 @@ class GradientSource(Protocol):
         ...
 
 
-@runtime_checkable
-class HasGradient(Protocol):
-    """A value that is no layer and has a gradient, as a `Graph`."""
-
-    def gradient_source(self) -> GradientSource:
-        """What `vjp` and `value_and_grad` run; raises `InputError` where it has no gradient after all."""
-        ...
-
-
 def source_of(model: Any) -> GradientSource:
-    """What gradients of a layer or a model are of.
-
-    Raises `InputError` for anything else, and for layers above one that may end early.
-    """
-    if isinstance(model, HasGradient):
-        return model.gradient_source()
-    if not isinstance(model, RNN | Stack | Bidirectional):
+    """The value whose gradient a model has; raises `InputError` for anything else than a model."""
+    if not isinstance(model, Model):
         kind = type(model).__name__
         raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
-    if not isinstance(model, RNN) and ends_early(model):
-        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
-    return LayerSource(model)
+    return model.gradient_source()
 
 
 class LayerSource:

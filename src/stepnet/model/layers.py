@@ -8,13 +8,12 @@ So one program runs them: their parts run one after the other, and nothing is ch
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
-from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
@@ -22,82 +21,21 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, initial_arrays
-from stepnet.model.control import Control, Controls
+from stepnet.model.control import Control
 from stepnet.model.declared import check_inputs, check_masked
-from stepnet.model.nested import is_traced
-from stepnet.model.program import Asked, Program
+from stepnet.model.program import Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
 
+if TYPE_CHECKING:
+    from stepnet.model.combination import Combination
+
 Array = np.ndarray
 
 
-@runtime_checkable
-class Combined(Protocol):
-    """Layers or directions that run as one: a `Stack`, a `Bidirectional`."""
-
-    @property
-    def layers(self) -> "tuple[Layer, ...]":
-        """The parts, in the order they run."""
-        ...
-
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        """What messages call the parts."""
-        ...
-
-    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each part; raises `InputError` unless there is one for each."""
-        ...
-
-    def together(self, values: list[Any]) -> Any:
-        """The values of the parts, in the structure of the caller's results."""
-        ...
-
-    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next part, given the outputs of the parts before it."""
-        ...
-
-    def ends_with(self, place: int) -> bool:
-        """Whether a part's last output is one of the whole."""
-        ...
-
-    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
-        ...
-
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        **control: Unpack[Controls],
-    ) -> tuple[Any, Any]:
-        """The outputs and the last memories."""
-        ...
-
-    def trace_steps(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        **control: Unpack[Controls],
-    ) -> Any:
-        """The named values of every step."""
-        ...
-
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The plans as text for people."""
-        ...
-
-
-Layer = RNN | Combined
-Kind = TypeVar("Kind", bound=Layer)
+Layer: TypeAlias = "RNN | Combination"
+Kind = TypeVar("Kind", bound="RNN | Combination")
 
 
 @dataclass(frozen=True)
@@ -155,6 +93,10 @@ class LayerPrograms(Generic[Kind]):
         self.layer = layer
         self.programs = Programs[LayersProgram]()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The layers alone: a copy, or one in another process, makes its programs anew."""
+        return LayerPrograms, (self.layer,)
+
     def read(
         self,
         sequences: Any,
@@ -191,95 +133,6 @@ class LayerPrograms(Generic[Kind]):
 
         key = *batch.key, *(part.statics.key for part in parts), last_only, masked
         return self.programs.for_arrays(key, made)
-
-
-class LayersRun(LayerPrograms[Combined]):
-    """Runs layers as one net.
-
-    ends: whether sequences may end early: how long those of the next layer are is then known too late.
-    """
-
-    def __init__(self, layer: Combined, ends: bool) -> None:
-        super().__init__(layer)
-        self.ends = ends
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The layers alone: a copy, or one in another process, makes its programs anew."""
-        return LayersRun, (self.layer, self.ends)
-
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
-    ) -> tuple[Any, Any]:
-        """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
-        programs, form = self.programs, None
-        if statics is None and lengths is None and mask is None and begun is None:
-            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
-            if results is not None:
-                return results
-        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        if self.ends or is_traced(sequences):
-            return part_by_part(
-                self.layer, sequences, initial, statics, lengths, last_only, engine, **control
-            )
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, programs.calls, form)
-
-
-def part_by_part(
-    layer: Combined,
-    sequences: Any,
-    initial: Any,
-    statics: Any,
-    lengths: Any,
-    last_only: bool,
-    engine: Asked,
-    **control: Unpack[Controls],
-) -> tuple[Any, Any]:
-    """The outputs and the last memories by a call of each part."""
-    last_only = flag(last_only, "last_only")
-    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
-    outputs, final = list[Any](), list[Any]()
-    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
-        x, last = layer.input_of(sequences, outputs), last_only and layer.ends_with(place)
-        with named(name):
-            output, memory = part(
-                x, initial_parts[place], static_parts[place], lengths, last, engine, **control
-            )
-        outputs.append(output)
-        final.append(memory)
-    return layer.output_of(outputs, last_only), layer.together(final)
-
-
-def scopes_of(
-    layer: Combined,
-    sequences: Any,
-    initial: Any,
-    statics: Any,
-    lengths: Any,
-    **control: Unpack[Controls],
-) -> Any:
-    """The named values of every step, part by part. See `RNN.trace_steps`."""
-    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
-    outputs, scopes = list[Any](), list[Any]()
-    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
-        call = layer.input_of(sequences, outputs), initial_parts[place], static_parts[place], lengths
-        with named(name):
-            scopes.append(part.trace_steps(*call, **control))
-            if not layer.ends_with(place):
-                outputs.append(part(*call, engine="interpret", **control)[0])
-    return layer.together(scopes)
 
 
 def apart(parts: list[Leaf]) -> list[Leaf]:

@@ -26,12 +26,11 @@ from stepnet.model.gradients import (
     GradientPrograms,
     Gradients,
     GradientSource,
-    HasGradient,
     UncheckedCall,
     source_of,
     wanted_kinds,
 )
-from stepnet.model.layers import Layer
+from stepnet.model.model import Model
 from stepnet.model.nets import Arrays, run_net
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked, NetProgram
@@ -40,10 +39,8 @@ Array = np.ndarray
 MEANS = ("mean", "sum")
 
 
-def value_and_grad(
-    loss: Callable[..., Any], model: Layer | HasGradient, *, reduce: str = "mean"
-) -> "ValueAndGrad":
-    """What gives the value of a loss, and its gradients.
+def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mean") -> "ValueAndGrad":
+    """A function that runs a model and returns the value of a loss and its gradients.
 
     Args:
         loss: loss(outputs, targets) -> a number for each step or, where outputs are of each sequence, for
@@ -51,10 +48,10 @@ def value_and_grad(
             parameter named `final` gets the last memories of layers too, and may give a number for each
             sequence.
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
-        reduce: What the value is of these numbers: their "mean", or their "sum".
+        reduce: The value of the loss: the "mean" of these numbers, or their "sum".
 
     Raises:
-        InputError: For arguments that are not as said.
+        InputError: For arguments of another form.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)

@@ -1,7 +1,6 @@
 """Layers whose recurrences have precisions, one for each recurrence in the order that it runs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stepnet.compiler.net.precision import Precision
@@ -10,15 +9,6 @@ from stepnet.model.recurrence import RNN
 
 Layer = RNN | Stack | Bidirectional
 Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
-
-
-def leaves_in_order(layer: Layer) -> Iterator[RNN]:
-    """The recurrences of layers, in the order they run."""
-    if isinstance(layer, RNN):
-        yield layer
-        return
-    for part in layer.layers:
-        yield from leaves_in_order(part)
 
 
 def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: Any) -> Any:
@@ -44,7 +34,4 @@ def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = Non
     """Layers with another recurrence in place of each, and a report for all of them."""
     if isinstance(layer, RNN):
         return change(layer)
-    parts = [with_recurrences(part, change) for part in layer.layers]
-    if isinstance(layer, Stack):
-        return Stack(parts, report=report)
-    return replace(layer, forward=parts[0], backward=parts[1], report=report)
+    return layer.with_layers([with_recurrences(part, change) for part in layer.layers], report)

@@ -136,7 +136,7 @@ class Program(NetProgram):
     def with_params(self, params: Any) -> Self:
         """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
         made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
+        vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
         return made
 

@@ -4,10 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import Spec, Step
@@ -17,11 +14,14 @@ from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Controls
 from stepnet.model.declared import Declared, check_masked, same_parameters
+from stepnet.model.model import Declaration
 from stepnet.model.program import Asked, StepProgram
+from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.model.gradients import GradientSource
     from stepnet.model.scopes import Scopes
-    from stepnet.model.streams.stream import Stream
+    from stepnet.model.streams.layers import Leaf
 
 
 class RNN(Declared):
@@ -65,53 +65,7 @@ class RNN(Declared):
            [0.76, 0.76]], dtype=float32)
     """
 
-    # ---- looking at it
-
-    @property
-    def net(self) -> Net:
-        """The net of the whole recurrence, as traced."""
-        return self.program.net
-
-    @property
-    def plan(self) -> Plan:
-        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
-        several.
-        """
-        return self.program.plan
-
-    @property
-    def schedule(self) -> Schedule:
-        """The parts that run one after the other: a single one, unless recurrences are nested."""
-        return self.program.schedule
-
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The plan as text: what runs once, before, in and after the loop, and what it costs.
-
-        Args:
-            engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, and how long that is estimated to
-                take; of 100 steps, unless `steps` says otherwise.
-            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
-
-        Returns:
-            One line per operation, by phase, with the floating-point operations and the bytes of parameters
-            of each phase, and the engine that runs it.
-
-        Raises:
-            InputError: Before the first call of a recurrence that was made without `inputs`, and for an
-                engine that is not known.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> rnn = sn.RNN(lambda x, h, p: (x @ p + h, h), np.ones((3, 2), "float32"), memory=2, inputs=3)
-        >>> "x @ p" in rnn.explain()
-        True
-        >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
-        True
-        """
-        from stepnet.explain.plan import checked_size, explain  # late: it is not what runs
-
-        return explain(self.schedule, checked_engine(engine), checked_size(rows, steps))
+    # ---- what it is made of
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
@@ -171,7 +125,7 @@ class RNN(Declared):
     def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
         """The same with other attributes, and a change to each program."""
         made = object.__new__(type(self))
-        made.__dict__.update(vars(self) | attributes)
+        vars(made).update(vars(self) | attributes)
         made.programs = self.programs.changed(change)
         return made
 
@@ -248,40 +202,37 @@ class RNN(Declared):
         reading = self.read(sequences, initial, statics, lengths, last_only, **control)
         return reading.run(asked, programs.calls, form)
 
-    def stream(
-        self,
-        rows: int = 1,
-        initial: Any = None,
-        statics: Any = None,
-        engine: Asked = "auto",
-        *,
-        begun: Any = None,
-    ) -> "Stream":
-        """A stream of sequences that are run one step at a time: `stream.step(x)`.
+    # ---- as any other model
 
-        Args:
-            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
-            initial: The memory before the first step, as for a call.
-            statics: Values that each row has once, as for a call.
-            engine: An engine, or several in order of preference.
-            begun: The number of steps that were run before, as for a call.
+    @property
+    def declaration(self) -> Declaration:
+        """The inputs, statics and parameters that it was made with."""
+        return Declaration(self.inputs, self.statics, leaves(self.params))
 
-        Returns:
-            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+    @property
+    def ends_early(self) -> bool:
+        """Whether sequences may end before their last step, by `until`."""
+        return self.until is not None
 
-        Raises:
-            InputError: For a recurrence with `reverse=True` or `until`, and for arguments that do not fit.
+    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
+        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        return self.read(sequences, None, statics, None, last_only)
 
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> stream = sn.RNN(lambda x, h, p: (h + x, h + x), memory=()).stream(rows=2)
-        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
-        ([1.0, 2.0], [11.0, 22.0])
-        """
+    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
+        """The outputs of a call without its final memory; last_only: as for a call."""
+        return self(sequences, last_only=last_only, engine=engine)[0]
+
+    def stepped(self, engine: Order) -> "Leaf":
+        """The recurrence that a stream steps; raises `InputError` for one that has no stream."""
         from stepnet.model.streams.layers import Leaf  # late: not everybody has streams
-        from stepnet.model.streams.stream import Stream
 
-        return Stream(Leaf.of(self), rows, initial, statics, engine, begun)
+        return Leaf.of(self)
+
+    def gradient_source(self) -> "GradientSource":
+        """The value that `vjp` and `value_and_grad` differentiate."""
+        from stepnet.model.gradients import LayerSource  # late: not everybody has gradients
+
+        return LayerSource(self)
 
     def trace_steps(
         self,

@@ -28,7 +28,7 @@ from stepnet.model.control import Controls
 from stepnet.model.declared import Declared
 from stepnet.model.program import StepProgram
 from stepnet.model.reading import Reading
-from stepnet.model.watch import Names, like, roles, watched
+from stepnet.model.watch import Names, roles, watched
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
@@ -151,9 +151,9 @@ def step_scopes(
     def read(rnn: Declared) -> Reading[StepProgram]:
         return rnn.read(sequences, initial, statics, lengths, **control)
 
-    read(like(rnn, rnn.step))  # raises errors here, before values are watched
+    read(rnn.with_step(rnn.step))  # raises errors here, before values are watched
     names: Names = {}
-    called = read(like(rnn, watched(rnn.step, names)))
+    called = read(rnn.with_step(watched(rnn.step, names)))
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
     names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
     numbers = list(

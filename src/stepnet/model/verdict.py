@@ -106,7 +106,7 @@ class Side:
                 x.with_values(x.values.astype(spec.dtype))
                 for x, spec in zip(leaves(arranged(sequences, self.inputs)), leaves(self.inputs), strict=True)
             ]
-            reading = self.graph.read(rebuild(self.graph.inputs, given), statics)
+            reading = self.graph.reading(rebuild(self.graph.inputs, given), statics)
             arrays = [*map(widest, reading.batch.arrays), *map(widest, leaves(statics))]
             extents = [self.graph.net.type_of(number).extent for number in self.graph.net.results]
             names = [name for name, _ in named_leaves(self.graph.program.traced.output)]

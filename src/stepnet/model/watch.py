@@ -172,16 +172,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 
-    return like(rnn, run), output_of
-
-
-def like(rnn: Declared, step: Step) -> Declared:
-    """A recurrence with the settings of `rnn` and another step."""
-    other = Declared(
-        step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
-    )
-    other.inputs, other.precision = rnn.inputs, rnn.precision
-    return other
+    return rnn.with_step(run), output_of
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:

@@ -12,7 +12,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.model.precisions import leaves_in_order
+from stepnet.model.combination import recurrences_of
 
 RANDOM = np.random.default_rng(0)
 
@@ -68,7 +68,7 @@ def test_the_bound_decides_recurrence_by_recurrence() -> None:
     dtypes = [row.dtype for row in made.report.recurrences]
     assert "float32" in dtypes
     assert len(set(dtypes)) > 1
-    marks = [rnn.precision for rnn in leaves_in_order(made)]
+    marks = [rnn.precision for rnn in recurrences_of(made)]
     assert [mark.dtype for mark in marks if mark is not None] == dtypes
     assert made.report.outputs[0].relative <= min(errors.values()) / 2
 

@@ -1,33 +1,31 @@
 """A model as a value: `Graph`."""
 
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
-from stepnet.compiler.values.arguments import called_with, file_path, flag, function
-from stepnet.compiler.values.structure import named_leaves, skeleton, transform
-from stepnet.explain.plan import checked_size, schedule_sections
-from stepnet.explain.text import text
+from stepnet.compiler.values.arguments import called_with, function
+from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.errors import InputError
 from stepnet.model.declared import parameter, same_parameters
 from stepnet.model.gradients import GradientSource
 from stepnet.model.graph.gradients import ModelSource
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
-from stepnet.model.graph.trace import Model
+from stepnet.model.graph.trace import ModelFunction
+from stepnet.model.model import Declaration, Model
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import ends_of
 
 if TYPE_CHECKING:
-    from stepnet.model.streams.stream import Stream
+    from stepnet.model.streams.layers import Leaf
 
 
-class Graph:
+class Graph(Model):
     """A model as one net: recurrences, and the operations between them. `outputs = graph(sequences)`.
 
     Args:
@@ -62,7 +60,9 @@ class Graph:
     (2, 2)
     """
 
-    def __init__(self, model: Model, params: Any = None, *, inputs: Any = None, statics: Any = None) -> None:
+    def __init__(
+        self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
+    ) -> None:
         called_with(function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",))
         self.model = model
         self.params = transform(parameter, params)
@@ -73,16 +73,6 @@ class Graph:
     def program(self) -> GraphProgram:
         """The program for the latest kind of inputs: the net, the structure of its outputs, parameters."""
         return self._programs.program
-
-    @property
-    def net(self) -> Net:
-        """The net, as traced for the latest kind of inputs."""
-        return self.program.traced.net
-
-    @property
-    def schedule(self) -> Schedule:
-        """The parts that run one after the other."""
-        return self.program.schedule
 
     def __call__(
         self,
@@ -113,53 +103,7 @@ class Graph:
         """
         if is_traced(sequences):
             return self._in_model(sequences, statics, lengths, engine, time_major)
-        return self._programs.run(sequences, statics, lengths, self._engine(engine), time_major)
-
-    def stream(
-        self,
-        rows: int = 1,
-        initial: Any = None,
-        statics: Any = None,
-        engine: Asked = "auto",
-        *,
-        begun: Any = None,
-    ) -> "Stream":
-        """A stream of sequences that the whole model runs one step at a time: `stream.step(x)`.
-
-        A value that a sequence has once, as a last output, is in a stream what a call of the sequence up to
-        the present step gives.
-
-        Args:
-            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
-            initial: The memories before the first step, as `stream.state` has them: those of each recurrence,
-                in the order that they run. By default those with which the model begins.
-            statics: Values that each row has once, as for a call.
-            engine: An engine, or several in order of preference.
-            begun: The number of steps that were run before, from which `index` counts on.
-
-        Returns:
-            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
-
-        Raises:
-            InputError: For arguments that do not fit, and for a model that reads later steps: one with a
-                recurrence from the last step, a mean over the steps, attention over them, or a final memory
-                that is read at each step. Where the inputs are not known yet, at the first step.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
-        >>> stream = sn.Graph(lambda x, params: total(2 * x)[0] + 1).stream(rows=1)
-        >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
-        [3.0, 7.0, 13.0]
-        """
-        from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
-        from stepnet.model.streams.layers import Leaf
-        from stepnet.model.streams.stream import Stream
-
-        if (known := self._programs.programs.latest) is not None:
-            check_stream(known.net)
-        step = GraphStep(self._programs, checked_engine(self._engine(engine)))
-        return Stream(Leaf(step), rows, initial, statics, self._engine(engine), begun)
+        return self._programs.run(sequences, statics, lengths, self.engine_order(engine), time_major)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """The outputs as values of another model, of which this one is a part."""
@@ -170,58 +114,38 @@ class Graph:
             )
         return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """A text with the parts in the order they run: what each does and costs, and its engine.
+    # ---- as any other model
 
-        Args:
-            engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, and how long each part is estimated
-                to take; of 100 steps, unless `steps` says otherwise.
-            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
+    @property
+    def declaration(self) -> Declaration:
+        """The inputs, statics and parameters that it was made with."""
+        return Declaration(self.inputs, self.statics, leaves(self.params))
 
-        Raises:
-            InputError: Before the inputs are known, and for sizes that no call has.
-        """
-        order, program = checked_engine(self._engine(engine)), self._programs.program
-        schedule = program.schedule_for(order)
-        return text(schedule_sections(schedule, order, checked_size(rows, steps)))
+    @property
+    def ends_early(self) -> bool:
+        """False: recurrences of a graph run all steps."""
+        return False
 
-    def _engine(self, asked: Asked) -> Asked:
-        """The engines that the argument `engine` stands for."""
-        return asked
-
-    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
-        """A drawing of the graph as text, or written as a picture.
-
-        There is a box for each part that these engines run, with its cell if it is a known one, what else it
-        does, and its engine; and the values between them with the sizes of one element.
-
-        Args:
-            path: A file to write, an .svg image or an .html page.
-            engine: An engine, or several in order of preference.
-            force: Whether to replace an existing file.
-
-        Returns:
-            The drawing as text.
-
-        Raises:
-            InputError: For a path of another kind, and before the inputs are known.
-            FileError: If the file exists, unless `force`, or cannot be written.
-        """
-        order, program = checked_engine(self._engine(engine)), self.program
-        names = [name or "output" for name, _ in named_leaves(program.traced.output)]
-        drawing: Any = import_module("stepnet.explain.svg")  # by name: it takes time, and few calls draw
-        made = drawing.picture(program.net, program.schedule_for(order), names, order)
-        if path is not None:
-            drawing.write(made, file_path(path), flag(force, "force"))
-        return str(made)
-
-    def read(self, sequences: Any, statics: Any = None) -> Reading[GraphProgram]:
-        """The arguments of a call, checked, with the program that runs them."""
+    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
+        """The arguments of a call, checked, with the program that runs them; `last_only` changes neither."""
         return self._programs.read(sequences, statics)
 
+    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
+        """The outputs of a call; last_only: whether those of each step are cut to the last step."""
+        outputs = self(sequences, engine=engine)
+        return transform(last_step, outputs) if last_only else outputs
+
+    def stepped(self, engine: Order) -> "Leaf":
+        """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
+        from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
+        from stepnet.model.streams.layers import Leaf
+
+        if (known := self._programs.programs.latest) is not None:
+            check_stream(known.net)
+        return Leaf(GraphStep(self._programs, engine))
+
     def gradient_source(self) -> GradientSource:
-        """What `stepnet.vjp` and `stepnet.value_and_grad` run."""
+        """The value that `vjp` and `value_and_grad` differentiate."""
         return ModelSource(self._programs)
 
     def with_params(self, params: Any) -> "Graph":
@@ -234,7 +158,7 @@ class Graph:
             InputError: For another structure, or other shapes or dtypes.
         """
         made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
+        vars(made).update(vars(self))
         made.params = same_parameters(params, self.params)
         made._programs = self._programs.with_params(made.params)
         return made
@@ -249,3 +173,15 @@ class Graph:
 
     def __str__(self) -> str:
         return str(self.net)
+
+
+def last_step(output: Any) -> Any:
+    """The output at the last step of each sequence, zeros for an empty one; an output per sequence stays."""
+    if not isinstance(output, Ragged):
+        return output
+    if output.levels > 1:
+        raise InputError(
+            "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', "
+            "not 'last'"
+        )
+    return ends_of(output.values, output.offsets[0], first=False)

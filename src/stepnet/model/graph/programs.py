@@ -16,7 +16,7 @@ from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.model.batch import Batch, Statics
 from stepnet.model.declared import beside, check_inputs, with_dtypes
-from stepnet.model.graph.trace import Model, TracedModel, trace_model
+from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
 from stepnet.model.nets import call_on
 from stepnet.model.program import Asked, Program
 from stepnet.model.programs import Programs
@@ -72,7 +72,12 @@ class GraphPrograms:
     """
 
     def __init__(
-        self, model: Model, params: Any, inputs: Any, statics: Any, precisions: tuple[Precision, ...] = ()
+        self,
+        model: ModelFunction,
+        params: Any,
+        inputs: Any,
+        statics: Any,
+        precisions: tuple[Precision, ...] = (),
     ) -> None:
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions

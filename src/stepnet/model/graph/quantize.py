@@ -14,12 +14,13 @@ from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets import checked_engine, order_of
 from stepnet.compiler.values.arguments import choice, number, shown
 from stepnet.errors import InputError
+from stepnet.model.combination import recurrences_of
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
-from stepnet.model.precisions import Kind, Layer, in_precisions, leaves_in_order, without_end
+from stepnet.model.precisions import Kind, Layer, in_precisions, without_end
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
@@ -112,7 +113,7 @@ def quantize(
         precisions, report = chosen(trials, DTYPES[dtype], bound)
         return QuantizedGraph.of(model, precisions, report, order)
     if not isinstance(model, RNN | Stack | Bidirectional) or any(
-        rnn.precision is not None for rnn in leaves_in_order(model)
+        rnn.precision is not None for rnn in recurrences_of(model)
     ):
         raise InputError(
             f"model is a Graph, an RNN, a Stack or a Bidirectional that is not quantized, not {shown(model)}"

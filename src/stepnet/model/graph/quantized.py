@@ -4,12 +4,11 @@ from functools import partial
 from typing import Any
 
 from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
 from stepnet.model.graph.graph import Graph
-from stepnet.model.graph.programs import GraphProgram
 from stepnet.model.graph.report import Quantization
 from stepnet.model.program import Asked
-from stepnet.model.reading import Reading
 
 
 class QuantizedGraph(Graph):
@@ -35,18 +34,14 @@ class QuantizedGraph(Graph):
     ) -> "QuantizedGraph":
         """A copy of a graph with these precisions for its recurrences, in order."""
         made = object.__new__(cls)
-        made.__dict__.update(vars(graph))
+        vars(made).update(vars(graph))
         made._programs = graph._programs.in_precisions(precisions)
         made.report, made.engines = report, engines
         return made
 
-    @staticmethod
-    def reading(graph: Graph, sequences: Any, statics: Any) -> Reading[GraphProgram]:
-        """The arguments of a call of a graph, checked."""
-        return graph._programs.read(sequences, statics)
-
-    def _engine(self, asked: Asked) -> Asked:
-        return self.engines if asked == "auto" else asked
+    def engine_order(self, asked: Asked) -> Order:
+        """The engines that the argument `engine` stands for: "auto" is those that it was quantized for."""
+        return self.engines if asked == "auto" else checked_engine(asked)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """Refused: in another model its recurrences would lose their numbers of bits."""

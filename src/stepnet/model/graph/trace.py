@@ -28,7 +28,7 @@ from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.errors import InputError
 
 Array = np.ndarray
-Model = Callable[..., Any]
+ModelFunction = Callable[..., Any]
 SMALL = 16
 """How many numbers a captured array has at most that stays a constant of the net: it is part of the code.
 
@@ -50,7 +50,7 @@ class TracedModel:
     captured: tuple[Array, ...]
 
 
-def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
     """The net of a model, for structures of `Spec`s with dtypes and of parameter arrays.
 
     Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
@@ -61,7 +61,7 @@ def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedM
     )
 
 
-def traced_once(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
     """The net of a model."""
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
@@ -83,7 +83,7 @@ def traced_once(model: Model, inputs: Any, statics: Any, params: Any) -> TracedM
     return TracedModel(net, blank(output), captured)
 
 
-def statics_argument(model: Model, statics: Any, values: Any) -> dict[str, Any]:
+def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[str, Any]:
     """The argument `statics`, for a model that has it; raises `InputError` where it does not fit the call."""
     try:
         argument = inspect.signature(model).parameters.get("statics")

@@ -24,7 +24,6 @@ from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.programs import GraphProgram, in_precisions
-from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import OutputError, QuantizedRecurrence
 from stepnet.model.nets import in_order, run_net
 from stepnet.model.program import NetProgram
@@ -200,7 +199,7 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
             f"there are {len(samples)} samples and {len(statics)} statics: give the statics of each sample"
         )
     readings = [
-        QuantizedGraph.reading(graph, sample, still)
+        graph.reading(sample, still)
         for sample, still in zip(samples, statics or [None] * len(samples), strict=True)
     ]
     for sample, reading in enumerate(readings):

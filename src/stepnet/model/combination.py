@@ -1,0 +1,252 @@
+"""Recurrences that run as one: `Combination`, what a `Stack` and a `Bidirectional` are.
+
+stack(x)   ->   one net of all layers, by `layers.Wiring`      unless a layer ends sequences early,
+->   a call of each layer                           or the stack is in the step of another
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import InputError, named
+from stepnet.model.blank import blank_program
+from stepnet.model.control import Controls
+from stepnet.model.layers import LayerPrograms, LayersProgram
+from stepnet.model.model import Declaration, Model
+from stepnet.model.nested import is_traced
+from stepnet.model.program import Asked
+from stepnet.model.reading import Reading
+from stepnet.model.recurrence import RNN
+
+if TYPE_CHECKING:
+    from stepnet.model.gradients import GradientSource
+
+
+class Combination(Model):
+    """Layers or directions that run as one: a `Stack` or a `Bidirectional`.
+
+    Arguments and results that belong to the parts have one entry per part, in a structure of each subclass.
+
+    layers: the parts, in the order they run.
+    """
+
+    layers: "tuple[RNN | Combination, ...]"
+
+    # ---- how the parts are joined
+
+    @property
+    @abstractmethod
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the parts in messages."""
+
+    @abstractmethod
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """The entry for each part; raises `InputError` unless there is one for each."""
+
+    @abstractmethod
+    def together(self, values: list[Any]) -> Any:
+        """The values of the parts, in the structure of the caller's results."""
+
+    @abstractmethod
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """The input of the next part, given the outputs of the parts before it."""
+
+    @abstractmethod
+    def ends_with(self, place: int) -> bool:
+        """Whether the last output of a part is one of the whole."""
+
+    @abstractmethod
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+
+    @abstractmethod
+    def with_layers(self, layers: "Sequence[RNN | Combination]", report: Any = None) -> Self:
+        """The same combination of other parts."""
+
+    # ---- running them
+
+    @computed_once
+    def programs_as_one(self) -> "LayerPrograms[Combination]":
+        """The programs of all parts as one net."""
+        return LayerPrograms(self)
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> tuple[Any, Any]:
+        """The outputs, and the final memories of each part.
+
+        The arguments and errors are those of `RNN.__call__`. `initial`, `statics` and the final memories have
+        one entry per part: those of a `Stack` are tuples with one entry per layer, those of a `Bidirectional`
+        are {"forward": ..., "backward": ...}.
+        """
+        as_one, form = self.programs_as_one, None
+        if statics is None and lengths is None and mask is None and begun is None:
+            form, results = as_one.programs.prepared(
+                sequences, initial, last_only, engine, masked, time_major
+            )
+            if results is not None:
+                return results
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        if is_traced(sequences) or self.ends_early:
+            return self.part_by_part(sequences, initial, statics, lengths, last_only, engine, **control)
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        reading = as_one.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, as_one.programs.calls, form)
+
+    def part_by_part(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, Any]:
+        """The outputs and the final memories by a call of each part.
+
+        Layers run so inside a step, and where sequences end early: the lengths of a layer's sequences are
+        then known only after the layers below have run.
+        """
+        last_only = flag(last_only, "last_only")
+        initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, final = list[Any](), list[Any]()
+        for place, (name, part) in enumerate(zip(self.part_names, self.layers, strict=True)):
+            x, last = self.input_of(sequences, outputs), last_only and self.ends_with(place)
+            with named(name):
+                output, memory = part(
+                    x, initial_parts[place], static_parts[place], lengths, last, engine, **control
+                )
+            outputs.append(output)
+            final.append(memory)
+        return self.output_of(outputs, last_only), self.together(final)
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """The value of every named variable at every step, of all parts.
+
+        The arguments and errors are those of `RNN.trace_steps`.
+
+        Returns:
+            One entry per part, each as `RNN.trace_steps` returns it: a tuple for a `Stack`, {"forward": ...,
+            "backward": ...} for a `Bidirectional`.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> def step(x, h, params):
+        ...     doubled = 2 * x
+        ...     return doubled, h
+        >>> stack = sn.Stack([sn.RNN(step, memory=()), sn.RNN(step, memory=())])
+        >>> stack.trace_steps(np.array([[1.0, 2.0]]))[1]["doubled"].to_list()
+        [array([4., 8.])]
+        >>> both = sn.Bidirectional(sn.RNN(step, memory=()), sn.RNN(step, memory=(), reverse=True))
+        >>> both.trace_steps(np.array([[1.0, 2.0]]))["backward"]["doubled"].to_list()
+        [array([2., 4.])]
+        """
+        initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, scopes = list[Any](), list[Any]()
+        for place, (name, part) in enumerate(zip(self.part_names, self.layers, strict=True)):
+            call = self.input_of(sequences, outputs), initial_parts[place], static_parts[place], lengths
+            with named(name):
+                scopes.append(part.trace_steps(*call, **control))
+                if not self.ends_with(place):
+                    outputs.append(part(*call, engine="interpret", **control)[0])
+        return self.together(scopes)
+
+    # ---- as any other model
+
+    @property
+    def program(self) -> LayersProgram:
+        """The program for the declared inputs; raises `InputError` before inputs are known."""
+        return blank_program(self.programs_as_one)
+
+    @property
+    def declaration(self) -> Declaration:
+        """The inputs and parameters that it was made with; statics are those that a call has."""
+        recurrences = list(recurrences_of(self))
+        return Declaration(
+            recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
+        )
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether sequences may end before their last step, by the `until` of a recurrence."""
+        return any(rnn.until is not None for rnn in recurrences_of(self))
+
+    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
+        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        return self.programs_as_one.read(sequences, None, statics, None, last_only)
+
+    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
+        """The outputs of a call without its final memories; last_only: as for a call."""
+        return self(sequences, last_only=last_only, engine=engine)[0]
+
+    def with_params(self, params: Any) -> Self:
+        """The same layers with other parameters.
+
+        Args:
+            params: The new parameters, one entry per part, each in the structure, shapes and dtypes of the
+                old ones.
+
+        Raises:
+            InputError: For another structure, or other shapes or dtypes.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> scaled = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float32"), memory=1)
+        >>> params = [np.full(1, 2, "float32"), np.full(1, 3, "float32")]
+        >>> stack = sn.Stack([scaled, scaled]).with_params(params)
+        >>> stack(np.ones((1, 2, 1), "float32"))[0].sum()
+        np.float32(12.0)
+        """
+        layers = list[RNN | Combination]()
+        own = self.by_part(params, "params")
+        for name, part, one in zip(self.part_names, self.layers, own, strict=True):
+            with named(name):
+                layers.append(part.with_params(one))
+        return self.with_layers(layers)
+
+    def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
+        """The schedules that a call runs: that of each recurrence where sequences may end early."""
+        if self.ends_early:
+            return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
+        return super().schedules(sequences, last_only, engine)
+
+    def gradient_source(self) -> "GradientSource":
+        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for early ends."""
+        from stepnet.model.gradients import LayerSource  # late: not everybody has gradients
+
+        if self.ends_early:
+            raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
+        return LayerSource(self)
+
+
+def recurrences_of(layer: "RNN | Combination") -> Iterator[RNN]:
+    """Every recurrence of a layer, in the order they run."""
+    if isinstance(layer, RNN):
+        yield layer
+        return
+    for part in layer.layers:
+        yield from recurrences_of(part)

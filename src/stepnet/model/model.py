@@ -1,0 +1,235 @@
+"""A model: what an `RNN`, a `Stack`, a `Bidirectional` and a `Graph` have in common.
+
+    written as                          Model                      taken by
+    RNN      one step                   declaration                calls, streams, gradients
+    Stack, Bidirectional   layers  -->  read: a call's      -->    explain, draw, quantize
+    Graph    a function of sequences    arguments, checked         Arrow, Ray, folders, build
+    files    what they hold             program: net, parameters
+
+A model is traced for each kind of inputs that it is called with: `Program` is its net, its parameters and its
+code for one kind.
+"""
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.values.arguments import file_path, flag
+from stepnet.compiler.values.structure import named_leaves
+from stepnet.model.program import Asked, Program
+from stepnet.model.reading import Reading
+
+if TYPE_CHECKING:
+    from stepnet.model.gradients import GradientSource
+    from stepnet.model.streams.layers import Layers, Leaf
+    from stepnet.model.streams.stream import Stream
+
+Array = np.ndarray
+
+
+class Declaration(NamedTuple):
+    """The inputs, statics and parameters of a model.
+
+    inputs, statics: the structures that the model was made with, a `Spec` for each; None where it was made
+        without them.
+    params: the parameters, in the order of the net.
+    """
+
+    inputs: Any
+    statics: Any
+    params: list[Array]
+
+
+class Model(ABC):
+    """A model: an `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+
+    Everything that runs, explains or exports a model takes any of them.
+
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+
+    >>> import stepnet as sn
+    >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
+    >>> isinstance(rnn, sn.Model), isinstance(sn.Stack([rnn]), sn.Model)
+    (True, True)
+    """
+
+    report: Any = None
+
+    # ---- what each kind of model says of itself
+
+    @property
+    @abstractmethod
+    def program(self) -> Program:
+        """The program for the latest kind of inputs, or for the declared one; raises `InputError` before
+        inputs are known.
+        """
+
+    @property
+    @abstractmethod
+    def declaration(self) -> Declaration:
+        """The inputs, statics and parameters that it was made with."""
+
+    @property
+    @abstractmethod
+    def ends_early(self) -> bool:
+        """Whether sequences may end before their last step, where a step has `until=`."""
+
+    @abstractmethod
+    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
+        """The arguments of a call without other arguments, checked, with the program that runs them."""
+
+    @abstractmethod
+    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
+        """The outputs of a call without its final memories.
+
+        last_only: whether outputs of each step are those of the last step alone.
+        """
+
+    @abstractmethod
+    def stepped(self, engine: Order) -> "Leaf | Layers":
+        """The recurrences that a stream steps; raises `InputError` for a model that has no stream."""
+
+    @abstractmethod
+    def gradient_source(self) -> "GradientSource":
+        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for a model that has
+        no gradient.
+        """
+
+    def engine_order(self, asked: Asked) -> Order:
+        """The engines that the argument `engine` stands for; raises `InputError` for an unknown one."""
+        return checked_engine(asked)
+
+    # ---- what all models have
+
+    @property
+    def net(self) -> Net:
+        """The net of the whole model, as traced for the latest kind of inputs."""
+        return self.program.net
+
+    @property
+    def plan(self) -> Plan:
+        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
+        several.
+        """
+        return self.program.plan
+
+    @property
+    def schedule(self) -> Schedule:
+        """The parts that run one after the other: a single one for one recurrence, unless it is nested."""
+        return self.program.schedule
+
+    def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
+        """The schedules that a call without other arguments runs, one after the other."""
+        return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
+
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
+        """The plan as text: the parts in the order they run, what each does and costs, and its engine.
+
+        Args:
+            engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, and how long that is estimated to
+                take; of 100 steps, unless `steps` says otherwise. For layers also which of them run at the
+                same time.
+            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
+
+        Returns:
+            One line per operation, by phase, with the floating-point operations and the bytes of parameters
+            of each phase, and the engine that runs it; for layers under the name of each.
+
+        Raises:
+            InputError: Before the inputs are known, for an engine that is not known, and for sizes that no
+                call has.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (x @ p + h, h), np.ones((3, 2), "float32"), memory=2, inputs=3)
+        >>> "x @ p" in rnn.explain()
+        True
+        >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
+        True
+        """
+        from stepnet.explain.layers import explain_model  # late: it is not what runs
+
+        return explain_model(self, self.engine_order(engine), (rows, steps))
+
+    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
+        """A drawing of the model as text, or written as a picture.
+
+        There is a box for each part that these engines run, with its cell if it is a known one, what else it
+        does, and its engine; and the values between them with the sizes of one element.
+
+        Args:
+            path: A file to write, an .svg image or an .html page.
+            engine: An engine, or several in order of preference.
+            force: Whether to replace an existing file.
+
+        Returns:
+            The drawing as text.
+
+        Raises:
+            InputError: For a path of another kind, and before the inputs are known.
+            FileError: If the file exists, unless `force`, or cannot be written.
+        """
+        order, program = self.engine_order(engine), self.program
+        names = [name or "output" for name, _ in named_leaves(program.output)]
+        names += [f"final {name}".strip() for name, _ in named_leaves(program.memory)]
+        drawing: Any = import_module("stepnet.explain.svg")  # by name: it takes time, and few calls draw
+        made = drawing.picture(program.net, program.schedule_for(order), names, order)
+        if path is not None:
+            drawing.write(made, file_path(path), flag(force, "force"))
+        return str(made)
+
+    def stream(
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
+    ) -> "Stream":
+        """A stream of sequences that the whole model runs one step at a time: `stream.step(x)`.
+
+        A value that a sequence has once, as a last output, is in a stream what a call of the sequence up to
+        the present step gives.
+
+        Args:
+            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
+            initial: The memory before the first step, in the structure of `stream.state`: that of an `RNN`
+                as for a call, of a `Stack` a tuple with one entry per layer, of a `Graph` with one for each
+                recurrence in the order that they run. By default the memory that the model begins with.
+            statics: Values that each row has once, as for a call.
+            engine: An engine, or several in order of preference.
+            begun: The number of steps that were run before, from which `index` counts on.
+
+        Returns:
+            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+
+        Raises:
+            InputError: For arguments that do not fit, and for a model that needs later steps: one with a
+                recurrence from the last step or with `until`, a mean over the steps, attention over them, or
+                a final memory that is read at each step. Where the inputs of a `Graph` are not known yet, at
+                the first step.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> stream = total.stream(rows=2)
+        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
+        ([1.0, 2.0], [11.0, 22.0])
+        >>> stream = sn.Graph(lambda x, params: total(2 * x)[0] + 1).stream(rows=1)
+        >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
+        [3.0, 7.0, 13.0]
+        """
+        from stepnet.model.streams.stream import Stream  # late: not everybody has streams
+
+        order = self.engine_order(engine)
+        return Stream(self.stepped(order), rows, initial, statics, order, begun)
