@@ -106,7 +106,7 @@ def folded(name: str, values: Sequence[Placed]) -> Placed:
     return reduce(partial(elementwise, name), values)
 
 
-def mean(values: Sequence[Placed]) -> Placed:
+def mean(*values: Placed) -> Placed:
     """The mean of several values."""
     return elementwise(
         "divide", folded("add", values), constant(np.asarray(len(values), dtype_of(values[0])))
