@@ -23,8 +23,8 @@ from stepnet.files.interchange import convert_file
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
-from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.modules import followed
+from stepnet.files.tflite.node import TfliteNode
 from stepnet.files.tflite.write import write
 from stepnet.layout import layers, records
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 from stepnet.torch import trace
-from stepnet.torch.aten import TABLE
+from stepnet.torch.aten import ATEN
 from tests.torch.torch_loop import ragged
 
 Form = Callable[[Any, Any, Any], Any]
@@ -103,7 +103,7 @@ def same(what: str, found: Any, right: Any, length: int = 1) -> None:
 
 
 def test_every_row_number_by_number_has_its_forms() -> None:
-    rows = list(TABLE)
+    rows = list(ATEN)
     assert set(FORMS) == set(rows[: rows.index("max.dim")])
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import stepnet as sn
-import stepnet.torch.replay
+import stepnet.torch.rows
 import stepnet.torch.step
 from stepnet.torch import trace
-from stepnet.torch.aten import TABLE
-from stepnet.torch.module_rules import RULES
+from stepnet.torch.aten import ATEN
 from tests.torch.torch_cases import GROUPS, PARAMETERS, SHAPES, Case
 from tests.torch.torch_loop import LENGTHS, agree, agree_at_the_end, drawn, numbers, ragged, rows, stepped
 
@@ -38,31 +37,33 @@ PARAMS = {name: numbers(shape, place) for place, (name, shape) in enumerate(PARA
 
 
 @pytest.fixture(scope="module")
-def traced() -> tuple[dict[str, sn.RNN], set[str]]:
-    """The recurrence of each group, and the rows of the table that they used."""
-    used: set[str] = set()
+def traced() -> tuple[dict[str, sn.RNN], set[str], set[str]]:
+    """The recurrence of each group, the rows that they used, and those whose rule on features they used."""
+    used, on_features = set[str](), set[str]()
+    apply = stepnet.torch.rows.on_features
 
     class Noting(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
             used.add(name)
             return super().__getitem__(name)
 
-        def get(self, name: str, default: Any = None) -> Any:
-            used.add(name)
-            return super().get(name, default)
+    def noting(call: Any, row: Any) -> Any:
+        on_features.add(call.name)
+        return apply(call, row)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stepnet.torch.replay, "TABLE", Noting(TABLE))
-        patch.setattr(stepnet.torch.step, "RULES", Noting(RULES))
+        patch.setattr(stepnet.torch.rows, "on_features", noting)
+        patch.setattr(stepnet.torch.step, "ATEN", Noting(ATEN))
         example = X, numbers((1, 4), 2), PARAMS
-        return {name: trace(step_of(cases), example) for name, cases in GROUPS.items()}, used
+        return {name: trace(step_of(cases), example) for name, cases in GROUPS.items()}, used, on_features
 
 
 def test_every_row_of_the_table_is_used_by_an_operation_here(traced: Any) -> None:
-    _, used = traced
-    of_models = {name for name in RULES if name.startswith("stepnet.")}
+    _, used, on_features = traced
+    of_models = {name for name in ATEN if name.startswith("stepnet.")}
     of_models |= {"_unsafe_view.default", "scatter.src"}
-    assert {*TABLE, *RULES} - used - of_models == set()
+    assert {*ATEN} - used - of_models == set()
+    assert {name for name, row in ATEN.items() if row.rule} - on_features == set()
 
 
 @pytest.mark.long(each=True)

@@ -33,7 +33,7 @@ def hard_swish(x: Any) -> Any:
     return np.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
-def leaky_relu(x: Any, slope: Any) -> Any:
+def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
     """x where it is at least 0, else slope x. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
 

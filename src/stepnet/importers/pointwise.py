@@ -54,7 +54,6 @@ OPERATORS: Mapping[str, Operator] = {
     "greater_equal": Operator(np.greater_equal, padding.COMPARED["greater_equal"], counts=True),
     "hard_sigmoid": Operator(activations.hard_sigmoid),
     "hard_swish": Operator(activations.hard_swish),
-    "isnan": Operator(np.isnan),
     "leaky_relu": Operator(activations.leaky_relu),
     "less": Operator(np.less, padding.COMPARED["less"], counts=True),
     "less_equal": Operator(np.less_equal, padding.COMPARED["less_equal"], counts=True),
@@ -107,7 +106,7 @@ def folded(name: str, values: Sequence[Placed]) -> Placed:
     return reduce(partial(elementwise, name), values)
 
 
-def mean(values: Sequence[Placed]) -> Placed:
+def mean(*values: Placed) -> Placed:
     """The mean of several values."""
     return elementwise(
         "divide", folded("add", values), constant(np.asarray(len(values), dtype_of(values[0])))

@@ -70,6 +70,13 @@ def variadic(operator: str, counts: bool = False) -> Row:
     return Row(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
+def of_operands(
+    function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
+) -> Row:
+    """The row of an operator without attributes: a function of a number of operands."""
+    return Row(lambda call: function(*map(call.operand, range(count))), fact, counts)
+
+
 # ---- elementwise -------------------------------------------------------------------------------------------
 
 
@@ -105,31 +112,11 @@ def modulo(call: Call) -> Placed:
     return pointwise.elementwise(name, call.operand(0), call.operand(1))
 
 
-def power(call: Call) -> Placed:
-    """Pow: a value to the power of another."""
-    return pointwise.power(call.operand(0), call.operand(1))
-
-
-def where(call: Call) -> Placed:
-    """Where: a choice between two values."""
-    return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
-
-
 def dropout(call: Call) -> Placed:
     """Dropout at inference: the first operand."""
     training = call.optional(2)
     if training is not None and bool(training.array):
         raise ModelError("it trains: it drops numbers at random; export the model for inference")
-    return call.x
-
-
-def mean(call: Call) -> Placed:
-    """Mean of several values."""
-    return pointwise.mean(call.present)
-
-
-def same(call: Call) -> Placed:
-    """Identity: the operand."""
     return call.x
 
 
@@ -382,7 +369,7 @@ ONNX: Mapping[str, Row] = {
     "GreaterOrEqual": elementwise("greater_equal"),
     "HardSigmoid": elementwise("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": elementwise("hard_swish"),
-    "Identity": Row(same),
+    "Identity": Row(lambda call: call.x),
     "LSTM": Row(recurrence),
     "LayerNormalization": Row(layer_norm),
     "LeakyRelu": elementwise("leaky_relu", alpha=0.01),
@@ -393,7 +380,7 @@ ONNX: Mapping[str, Row] = {
     "Loop": Row(loop),
     "MatMul": Row(matrix_product),
     "Max": variadic("maximum", counts=True),
-    "Mean": Row(mean),
+    "Mean": Row(lambda call: pointwise.mean(*call.present)),
     "Min": variadic("minimum", counts=True),
     "Mod": Row(modulo, counts=True),
     "Mul": elementwise("multiply"),
@@ -402,7 +389,7 @@ ONNX: Mapping[str, Row] = {
     "Or": elementwise("logical_or"),
     "PRelu": elementwise("leaky_relu"),
     "Pad": Row(pad),
-    "Pow": Row(power, counts=True),
+    "Pow": of_operands(pointwise.power, 2, counts=True),
     "RNN": Row(recurrence),
     "Range": Row(range_),
     "Reciprocal": elementwise("reciprocal"),
@@ -434,7 +421,7 @@ ONNX: Mapping[str, Row] = {
     "ThresholdedRelu": elementwise("thresholded_relu", alpha=1.0),
     "Transpose": Row(transpose, padding.moved),
     "Unsqueeze": Row(unsqueeze, padding.moved),
-    "Where": Row(where, padding.chosen, counts=True),
+    "Where": of_operands(pointwise.where, 3, padding.chosen, counts=True),
     "Xor": elementwise("logical_xor"),
 }
 """The rows of all supported operators of ONNX, by name."""

@@ -227,16 +227,14 @@ def reduction(how: str) -> Rule:
     return rule
 
 
-def softmax(call: PaddleCall) -> Placed:
-    """softmax along an axis."""
-    x = call.operand()
-    return reductions.softmax(x, x.axis(call.attribute("axis", -1)), call.padded)
+def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
+    """The rule of an operator along one axis."""
 
+    def rule(call: PaddleCall) -> Placed:
+        x = call.operand()
+        return function(x, x.axis(call.attribute("axis", -1)), call.padded)
 
-def log_softmax(call: PaddleCall) -> Placed:
-    """log_softmax along an axis."""
-    x = call.operand()
-    return reductions.log_softmax(x, x.axis(call.attribute("axis", -1)), call.padded)
+    return rule
 
 
 def arg_max(call: PaddleCall) -> Placed:
@@ -368,7 +366,7 @@ PADDLE: Mapping[str, Rule] = {
     "less_equal": pair("less_equal"),
     "less_than": pair("less"),
     "log": unary("log"),
-    "log_softmax": log_softmax,
+    "log_softmax": over_axis(reductions.log_softmax),
     "logical_and": pair("logical_and"),
     "logical_or": pair("logical_or"),
     "lookup_table": sequences.lookup_of_old,
@@ -396,7 +394,7 @@ PADDLE: Mapping[str, Rule] = {
     "silu": unary("silu"),
     "sin": unary("sin"),
     "slice": slice_,
-    "softmax": softmax,
+    "softmax": over_axis(reductions.softmax),
     "softplus": fixed("softplus", beta=1.0),
     "softsign": unary("softsign"),
     "split": split,

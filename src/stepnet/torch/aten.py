@@ -1,36 +1,27 @@
-"""The ATen operations that a step may use: a table from the name of each to its rule.
+"""The ATen operations that a step or a module may use: a map from the name of each to its row.
+
+    tanh.default    elementwise("tanh")             a row of the table in `importers/pointwise.py`
+    clamp.Tensor    pointwise(rules.clamp)          a rule on features, of PyTorch's own arguments
+    cumsum.default  Row(on_axes=along(cumulate))    an operator of `importers` on values with axes
 
 The functions that make rows handle PyTorch's rules for dtypes: integers with floats give float32, where NumPy
-gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if NumPy has no
-function.
+gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if there is no operator.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
-from stepnet.torch import over_steps, places, rules
+from stepnet.importers import reductions
+from stepnet.importers.pointwise import OPERATORS
+from stepnet.torch import axis_rules, module_sequences, over_steps, places, rules
+from stepnet.torch.replay import Rule
+from stepnet.torch.rows import Row
 from stepnet.torch.rules import Result, as_bool, to
 
 Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Row of the table of ATen operations that a step may use.
-
-    rule: computes the result from the `Result` that PyTorch infers and the operation's arguments. folded:
-    whether the operation accepts values whose first axis is rows and positions joined. steps: computes the
-    operation along the steps of sequences, in a model; None if it has no such meaning.
-    """
-
-    rule: Function
-    folded: bool = False
-    steps: Function | None = None
 
 
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
@@ -49,125 +40,135 @@ def pointwise(function: Function) -> Row:
     return promoted(function, folded=True)
 
 
-def compared(function: Function) -> Row:
+def elementwise(operator: str) -> Row:
+    """Makes the row of an elementwise operator whose operands are first cast to the dtype of the result.
+
+    operator: its name in the table of elementwise operators, as for the functions below.
+    """
+    return pointwise(OPERATORS[operator].function)
+
+
+def compared(operator: str) -> Row:
     """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
 
     def rule(result: Result, *values: Any) -> Any:
-        return function(*to(result.common, values))
+        return OPERATORS[operator].function(*to(result.common, values))
 
     return Row(rule, folded=True)
 
 
-def of_bits(function: Function) -> Row:
+def of_bits(operator: str) -> Row:
     """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
 
     def rule(result: Result, *values: Any) -> Any:
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
-        return function(*values)
+        return OPERATORS[operator].function(*values)
 
     return Row(rule, folded=True)
 
 
-def truths(function: Function) -> Row:
+def truths(operator: str) -> Row:
     """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
     zero.
     """
 
     def rule(_: Result, *values: Any) -> Any:
-        return function(*map(as_bool, values))
+        return OPERATORS[operator].function(*map(as_bool, values))
 
     return Row(rule, folded=True)
 
 
-def plain(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
+def plain(
+    function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
+) -> Row:
     """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
 
     def rule(_: Result, *values: Any, **options: Any) -> Any:
         return function(*values, **options)
 
-    return Row(rule, folded, steps)
+    return Row(rule, folded, steps, on_axes)
 
 
-TABLE: dict[str, Row] = {
+ATEN: Mapping[str, Row] = {
     # pointwise
     "add.Tensor": pointwise(rules.add),
     "add.Scalar": pointwise(rules.add),
     "sub.Tensor": pointwise(rules.subtract),
-    "mul.Tensor": pointwise(np.multiply),
-    "mul.Scalar": pointwise(np.multiply),
+    "mul.Tensor": elementwise("multiply"),
+    "mul.Scalar": elementwise("multiply"),
     "div.Tensor": pointwise(rules.divide),
     "div.Tensor_mode": pointwise(rules.divide),
-    "remainder.Tensor": pointwise(np.remainder),
-    "remainder.Scalar": pointwise(np.remainder),
-    "remainder.Scalar_Tensor": pointwise(np.remainder),
-    "neg.default": pointwise(np.negative),
-    "abs.default": pointwise(np.absolute),
+    "remainder.Tensor": elementwise("remainder"),
+    "remainder.Scalar": elementwise("remainder"),
+    "remainder.Scalar_Tensor": elementwise("remainder"),
+    "neg.default": elementwise("negative"),
+    "abs.default": elementwise("absolute"),
     "sign.default": pointwise(rules.sign),
     "floor.default": pointwise(rules.rounding(np.floor)),
     "ceil.default": pointwise(rules.rounding(np.ceil)),
     "round.default": pointwise(rules.rounding(np.rint)),
     "trunc.default": pointwise(rules.rounding(rules.truncate)),
-    "exp.default": pointwise(np.exp),
-    "expm1.default": pointwise(np.expm1),
-    "log.default": pointwise(np.log),
-    "log1p.default": pointwise(np.log1p),
+    "exp.default": elementwise("exp"),
+    "expm1.default": elementwise("expm1"),
+    "log.default": elementwise("log"),
+    "log1p.default": elementwise("log1p"),
     "log2.default": pointwise(rules.logarithm(2)),
     "log10.default": pointwise(rules.logarithm(10)),
-    "sqrt.default": pointwise(np.sqrt),
-    "rsqrt.default": pointwise(rules.inverse_root),
-    "reciprocal.default": pointwise(np.reciprocal),
+    "sqrt.default": elementwise("sqrt"),
+    "rsqrt.default": elementwise("rsqrt"),
+    "reciprocal.default": elementwise("reciprocal"),
     "pow.Tensor_Scalar": pointwise(rules.power),
     "pow.Scalar": pointwise(rules.power_of),
-    "sin.default": pointwise(np.sin),
-    "cos.default": pointwise(np.cos),
-    "tan.default": pointwise(np.tan),
-    "atan.default": pointwise(np.arctan),
-    "sinh.default": pointwise(np.sinh),
-    "cosh.default": pointwise(np.cosh),
-    "tanh.default": pointwise(np.tanh),
-    "sigmoid.default": pointwise(functions.sigmoid),
-    "erf.default": pointwise(functions.erf),
-    "relu.default": pointwise(functions.relu),
-    "leaky_relu.default": pointwise(functions.leaky_relu),
+    "sin.default": elementwise("sin"),
+    "cos.default": elementwise("cos"),
+    "tan.default": elementwise("tan"),
+    "atan.default": elementwise("arctan"),
+    "sinh.default": elementwise("sinh"),
+    "cosh.default": elementwise("cosh"),
+    "tanh.default": elementwise("tanh"),
+    "sigmoid.default": elementwise("sigmoid"),
+    "erf.default": elementwise("erf"),
+    "relu.default": elementwise("relu"),
+    "leaky_relu.default": elementwise("leaky_relu"),
     "elu.default": pointwise(rules.elu),
     "gelu.default": pointwise(rules.gelu),
     "hardtanh.default": pointwise(rules.hardtanh),
-    "minimum.default": pointwise(np.minimum),
-    "maximum.default": pointwise(np.maximum),
+    "minimum.default": elementwise("minimum"),
+    "maximum.default": elementwise("maximum"),
     "clamp.default": pointwise(rules.clamp),
     "clamp.Tensor": pointwise(rules.clamp),
     "where.self": Row(rules.chosen, True),
-    "eq.Tensor": compared(np.equal),
-    "eq.Scalar": compared(np.equal),
-    "ne.Tensor": compared(np.not_equal),
-    "ne.Scalar": compared(np.not_equal),
-    "lt.Tensor": compared(np.less),
-    "lt.Scalar": compared(np.less),
-    "le.Tensor": compared(np.less_equal),
-    "le.Scalar": compared(np.less_equal),
-    "gt.Tensor": compared(np.greater),
-    "gt.Scalar": compared(np.greater),
-    "ge.Tensor": compared(np.greater_equal),
-    "ge.Scalar": compared(np.greater_equal),
+    "eq.Tensor": compared("equal"),
+    "eq.Scalar": compared("equal"),
+    "ne.Tensor": compared("not_equal"),
+    "ne.Scalar": compared("not_equal"),
+    "lt.Tensor": compared("less"),
+    "lt.Scalar": compared("less"),
+    "le.Tensor": compared("less_equal"),
+    "le.Scalar": compared("less_equal"),
+    "gt.Tensor": compared("greater"),
+    "gt.Scalar": compared("greater"),
+    "ge.Tensor": compared("greater_equal"),
+    "ge.Scalar": compared("greater_equal"),
     "isnan.default": plain(np.isnan, folded=True),
     "isinf.default": plain(rules.is_infinite, folded=True),
-    "logical_and.default": truths(np.logical_and),
-    "logical_or.default": truths(np.logical_or),
-    "logical_xor.default": truths(np.logical_xor),
-    "logical_not.default": truths(np.logical_not),
-    "bitwise_and.Tensor": of_bits(np.logical_and),
-    "bitwise_and.Scalar": of_bits(np.logical_and),
-    "bitwise_or.Tensor": of_bits(np.logical_or),
-    "bitwise_or.Scalar": of_bits(np.logical_or),
-    "bitwise_xor.Tensor": of_bits(np.logical_xor),
-    "bitwise_xor.Scalar": of_bits(np.logical_xor),
-    "bitwise_not.default": of_bits(np.logical_not),
-    "_to_copy.default": Row(rules.cast, True),
+    "logical_and.default": truths("logical_and"),
+    "logical_or.default": truths("logical_or"),
+    "logical_xor.default": truths("logical_xor"),
+    "logical_not.default": truths("logical_not"),
+    "bitwise_and.Tensor": of_bits("logical_and"),
+    "bitwise_and.Scalar": of_bits("logical_and"),
+    "bitwise_or.Tensor": of_bits("logical_or"),
+    "bitwise_or.Scalar": of_bits("logical_or"),
+    "bitwise_xor.Tensor": of_bits("logical_xor"),
+    "bitwise_xor.Scalar": of_bits("logical_xor"),
+    "bitwise_not.default": of_bits("logical_not"),
+    "_to_copy.default": Row(rules.cast, True, on_axes=axis_rules.kept),
     "copy.default": Row(places.copied),
-    "clone.default": plain(rules.itself, folded=True),
+    "clone.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
     "detach.default": plain(rules.detached, folded=True),
-    "alias.default": plain(rules.itself, folded=True),
+    "alias.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
     "lift_fresh_copy.default": plain(rules.itself, folded=True),
     # over features
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
@@ -180,17 +181,17 @@ TABLE: dict[str, Row] = {
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
     "native_layer_norm.default": promoted(rules.layer_norm),
     # features moved
-    "select.int": plain(places.along),
-    "slice.Tensor": plain(places.sliced),
+    "select.int": plain(places.along, on_axes=axis_rules.selected),
+    "slice.Tensor": plain(places.sliced, on_axes=axis_rules.sliced),
     "split_with_sizes.default": plain(places.split_by_sizes),
     "flip.default": plain(places.flipped),
     "roll.default": plain(places.rolled),
-    "slice_scatter.default": plain(places.slice_replaced),
+    "slice_scatter.default": plain(places.slice_replaced, on_axes=axis_rules.replaced),
     # at integers
     "embedding.default": plain(places.embedded),
-    "index.Tensor": Row(places.indexed),
-    "index_select.default": Row(places.picked),
-    "gather.default": Row(places.gathered),
+    "index.Tensor": Row(places.indexed, on_axes=axis_rules.indexed),
+    "index_select.default": Row(places.picked, on_axes=axis_rules.picked),
+    "gather.default": Row(places.gathered, on_axes=axis_rules.gathered),
     # new values
     "empty.memory_format": Row(places.undefined),
     "empty_permuted.default": Row(places.undefined),
@@ -199,13 +200,37 @@ TABLE: dict[str, Row] = {
     "scalar_tensor.default": Row(places.number),
     "eye.default": Row(places.identity),
     "eye.m": Row(places.identity),
-    "arange.start_step": Row(places.counted),
+    "arange.start_step": Row(places.counted, on_axes=axis_rules.counted),
+    # axes
+    "view.default": Row(on_axes=axis_rules.viewed),
+    "_unsafe_view.default": Row(on_axes=axis_rules.viewed),
+    "unsqueeze.default": Row(on_axes=axis_rules.viewed),
+    "squeeze.dims": Row(on_axes=axis_rules.viewed),
+    "permute.default": Row(on_axes=axis_rules.permuted),
+    "expand.default": Row(on_axes=axis_rules.expanded),
+    "repeat.default": Row(on_axes=axis_rules.repeated),
+    "cat.default": Row(on_axes=axis_rules.joined),
+    "sum.dim_IntList": Row(on_axes=axis_rules.reduced("sum")),
+    "mean.default": Row(on_axes=axis_rules.reduced("mean")),
+    "mean.dim": Row(on_axes=axis_rules.reduced("mean")),
+    "amax.default": Row(on_axes=axis_rules.reduced("max")),
+    "max.default": Row(on_axes=axis_rules.reduced("max")),
+    "amin.default": Row(on_axes=axis_rules.reduced("min")),
+    "min.default": Row(on_axes=axis_rules.reduced("min")),
+    "any.default": Row(on_axes=axis_rules.any_true),
+    "any.dim": Row(on_axes=axis_rules.any_true),
+    "any.dims": Row(on_axes=axis_rules.any_true),
+    "cumsum.default": Row(on_axes=axis_rules.along(reductions.cumulate)),
+    "_softmax.default": Row(on_axes=axis_rules.along(reductions.softmax)),
+    "_log_softmax.default": Row(on_axes=axis_rules.along(reductions.log_softmax)),
+    "scatter.src": Row(on_axes=module_sequences.scattered),
+    "mm.default": Row(on_axes=axis_rules.multiplied),
+    "mv.default": Row(on_axes=axis_rules.multiplied),
+    "bmm.default": Row(on_axes=axis_rules.multiplied),
+    "addmm.default": Row(on_axes=axis_rules.scaled_sum),
+    "stepnet.layer.default": Row(on_axes=module_sequences.layer),
+    "stepnet.packed.default": Row(on_axes=module_sequences.packed),
+    "stepnet.padded.default": Row(on_axes=module_sequences.padded),
+    "stepnet.sorted.default": Row(on_axes=module_sequences.sorted_rows),
 }
-
-ADVICE: dict[str, str] = {
-    "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
-    "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
-    "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
-    "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
-}
-"""Advice for refused operations, by their names; of those that draw random numbers it is `draws.ADVICE`."""
+"""The row of each operation, by name."""

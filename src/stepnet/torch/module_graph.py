@@ -15,9 +15,9 @@ from stepnet.importers.axes import Axis, is_rows
 from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.model.graph.graph import Graph
+from stepnet.torch.aten import ATEN
 from stepnet.torch.aten_graph import Argument, graph_of
 from stepnet.torch.composite import FUNCTIONS, Layers
-from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
@@ -291,7 +291,7 @@ class Module:
         with layers.standing_in(self.module):
             graph = graph_of(flat, arguments, FUNCTIONS, layers.line)
         with written_at(place):
-            results = Replay.of("model", graph, values, RULES, layers.builds).results(place)
+            results = Replay.of("model", graph, values, ATEN, layers.builds).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
 
     @property

@@ -1,8 +1,7 @@
 """A graph of ATen operations of a step or of a whole module, replayed on the values of a net.
 
-Each tensor is a value of the net with its axes (`importers.placed`). `module_rules` maps the operations that
-move axes, or go along them, to the operators of `importers`. All others act on features alone, by their rows
-of the table in `aten`, which steps share.
+Each tensor is a value of the net with its axes (`importers.placed`). The rule of each operation is a row of
+the table `aten.ATEN`.
 """
 
 import operator
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.net.types import CONST
 from stepnet.compiler.trace import draws
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.lines import written_at
@@ -20,26 +19,28 @@ from stepnet.compiler.values.once import computed_once
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.axes import (
     BATCH,
-    TIME,
     Axes,
     Axis,
     extent_of,
     features_of,
     is_feature,
-    mixes,
     size_of,
-    symbols_in,
 )
-from stepnet.importers.placed import Placed, beside, two_orders
+from stepnet.importers.placed import Placed, two_orders
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
-from stepnet.importers.values import reshaped, to_extent
 from stepnet.model.counting import length_of
-from stepnet.torch.aten import ADVICE, TABLE, Row
 from stepnet.torch.aten_graph import Graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 
 torch: Any = pytorch("torch")
+ADVICE: dict[str, str] = {
+    "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
+    "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
+    "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
+    "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
+}
+"""Advice for refused operations, by their names; of those that draw random numbers it is `draws.ADVICE`."""
 READ: Any = torch.ops.aten._local_scalar_dense.default
 """The operation that reads a value as a number."""
 
@@ -68,7 +69,7 @@ class Replay:
 
     kind: "step" or "model", for messages. builds: the recipe of each recurrent layer, by the number in its
     node. like: any value of the net; in a model one that has one entry per step. rules: a rule for each
-    operation on axes, by name. values: the values of the nodes so far.
+    operation, by name. values: the values of the nodes so far.
     """
 
     kind: str
@@ -133,7 +134,6 @@ class Replay:
             if node.op == "call_function"
             and (node.target is READ or not is_size(node.meta.get("val")))
             and node.target is not operator.getitem
-            and name_of(node) not in TABLE
             and name_of(node) not in self.rules
         ]
         if unknown:
@@ -155,7 +155,7 @@ class Replay:
             return self.values[node.args[0]][node.args[1]]
         call = Call.of(self, node)
         try:
-            return (self.rules.get(call.name) or by_table)(call)
+            return self.rules[call.name](call)
         except StepError as error:
             raise StepError(f"{call.title}: {error}") from None
         except ModelError as error:
@@ -274,6 +274,7 @@ class Call:
 
 
 Rule = Callable[[Call], Any]
+"""Computes the result of an operation, or the list of its results."""
 
 
 def size_named(size: Any, names: Mapping[Any, str]) -> Any:
@@ -294,124 +295,6 @@ def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
     if not isinstance(size, Size):
         return (size,)
     return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
-
-
-def by_table(call: Call) -> Any:
-    """Computes an operation by its row of the table of operations, which knows features only."""
-    row, operands = TABLE[call.name], call.operands
-    axes = [call.axes(tensor, operands) for tensor in call.tensors]
-    dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
-    if dims is not None and operands:
-        steps = along_steps(call, row, operands[0], call.arguments[dims])
-        if steps is not None:
-            return steps
-    check_kept(call, operands, axes)
-    translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
-    if row.folded:
-        values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
-    else:
-        values = {name: unplaced(value) for name, value in call.arguments.items()}
-    return placed(called(call, row, call.result(axes[0]), values | translated), axes)
-
-
-def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
-    """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
-    names = [argument.name for argument in call.node.target._schema.arguments]
-    positions = names[: len(call.node.args)]
-    options = {name: values[name] for name in call.node.kwargs}
-    return row.rule(result, *(values[name] for name in positions), **options)
-
-
-def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule their axes: one placed value for one output, a list for several."""
-    many = [
-        Unknown("the place of a step")
-        if value is None
-        else Placed(reshaped(to_extent(value, extent_of(own)), features_of(own)), own)
-        for value, own in zip(listed(outputs), axes, strict=True)
-    ]
-    return many if isinstance(outputs, list | tuple) else many[0]
-
-
-def unplaced(argument: Any) -> Any:
-    """Replaces placed values in an argument, also in lists, by the bare values of the net."""
-    if isinstance(argument, list):
-        return [unplaced(part) for part in cast("list[Any]", argument)]
-    return argument.value if isinstance(argument, Placed) else argument
-
-
-def aligned(call: Call, argument: Any, axes: Axes) -> Any:
-    """Brings an argument of an elementwise operation to the extent and the axes of the result."""
-    x = scalar(call, argument) if is_size(argument) else argument
-    if not isinstance(x, Placed):
-        return x
-    return beside(at_extent(x, extent_of(axes)), axes)
-
-
-def at_extent(x: Placed, extent: Extent) -> Placed:
-    """Repeats a value to an extent, unless its extent is deeper; a parameter stays a parameter."""
-    return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
-
-
-def scalar(call: Call, number: Any) -> Placed:
-    """Makes a value of a symbolic size, such as the number of steps: each sequence's own length."""
-    constant, product = number.node.expr.as_coeff_Add()
-    factor, symbol = product.as_coeff_Mul()
-    if call.replay.kind == "step":
-        raise refuse("the number of rows enters a value, and a step does not know it")
-    if call.replay.graph.names.get(symbol) != STEPS or not (constant.is_Integer and factor.is_Integer):
-        raise refuse(
-            f"the number {call.text(number)} enters a value, and a model knows the number of steps alone, "
-            "x.size(1)"
-        )
-    lengths = call.replay.lengths
-    return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
-
-
-def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
-    """Raises `StepError` if an operation without a `dim` argument would drop the axis of sequences or
-    steps.
-    """
-    before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
-    for own in axes:
-        lost = before - set(symbols_in(own))
-        if lost:
-            raise mixes(min(lost), operands[0].axes)
-
-
-def dims_of(x: Placed, dims: Any) -> list[int]:
-    """Returns the axes of an operation as non-negative numbers; None and an empty list are all axes."""
-    rank = len(x.axes)
-    return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
-
-
-def features(x: Placed, dims: Any) -> Any:
-    """Translates axes for the rules of features, which count from the last axis; refuses sequences and
-    steps.
-    """
-    found = list[int]()
-    for dim in dims_of(x, dims):
-        if not is_feature(x.axes[dim]):
-            raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
-        found.append(x.feature(dim))
-    return found if isinstance(dims, list) or dims is None else found[0]
-
-
-def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
-    """Computes an operation along the steps of each sequence; returns None if it goes along features."""
-    every = dims_of(x, dims)
-    if not any(symbols_in((x.axes[dim],)) for dim in every):
-        return None
-    for dim in every:
-        if SEQUENCES in symbols_in((x.axes[dim],)):
-            raise mixes(SEQUENCES, x.axes)
-    if row.steps is None:
-        raise mixes(STEPS, x.axes)
-    if any(x.axes[dim] != TIME for dim in every):
-        raise refuse("it goes along steps and features at once: go along one after the other")
-    options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
-    axes = [call.axes(tensor, [x]) for tensor in call.tensors]
-    return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)
 
 
 # ---- PyTorch's values --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.contractions import matrix_product
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
+from stepnet.importers.activations import rsqrt
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -108,11 +109,6 @@ def logarithm(base: float) -> Callable[[Any], Any]:
     return lambda x: np.log(x) / math.log(base)
 
 
-def inverse_root(x: Any) -> Any:
-    """Computes 1 over the square root of x."""
-    return 1 / np.sqrt(x)
-
-
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """Computes ELU: scale * x where x is positive, scale * alpha (exp(input_scale x) - 1) elsewhere."""
     return numpy.where(x > 0, x, np.expm1(numpy.where(x > 0, 0, x) * input_scale) * alpha) * scale
@@ -135,7 +131,7 @@ def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
 
 def power(x: Any, exponent: float) -> Any:
     """Computes x to a constant power."""
-    return inverse_root(x) if exponent == -0.5 else np.power(x, exponent)
+    return rsqrt(x) if exponent == -0.5 else np.power(x, exponent)
 
 
 def power_of(base: float, exponent: Any) -> Any:

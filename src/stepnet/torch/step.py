@@ -12,8 +12,8 @@ from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import StepError
 from stepnet.importers.axes import BATCH, symbols_in
 from stepnet.importers.placed import Placed
+from stepnet.torch.aten import ATEN
 from stepnet.torch.aten_graph import Argument, Graph, graph_of
-from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.replay import Replay
@@ -79,7 +79,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments
     ]
-    results = Replay.of("step", graph, placed, RULES).results(place)
+    results = Replay.of("step", graph, placed, ATEN).results(place)
     with written_at(place):
         return [result(part) for part in results]
 

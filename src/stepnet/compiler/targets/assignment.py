@@ -26,7 +26,7 @@ from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.plan import Plan, Plans
 from stepnet.compiler.plan.schedule import Schedule, recurrence, schedule
-from stepnet.compiler.targets.base import Engine, Kernel
+from stepnet.compiler.targets.base import Engine, Kernel, first_refusal
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 
 Array = np.ndarray
@@ -64,7 +64,7 @@ class Placed:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Why all engines refuse some part; None if each part has an engine."""
-        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
+        return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """Why all engines refuse a plan; None if one does not."""

@@ -271,6 +271,11 @@ class Engine(Protocol):
         ...
 
 
+def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
+    """The reason for the first part of a schedule that an engine refuses; None if it refuses none."""
+    return next((reason for plan in schedule.plans if (reason := engine.refuse_plan(plan))), None)
+
+
 class LowEngine(Engine, Protocol):
     """An engine that runs recurrences in the precision of their nodes."""
 

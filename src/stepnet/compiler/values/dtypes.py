@@ -81,6 +81,13 @@ def computed(array: np.ndarray) -> np.ndarray:
     return array.astype(row.compute) if row and row.is_stored else array
 
 
+def native(array: np.ndarray) -> np.ndarray:
+    """The array in its compute dtype and in native byte order; a copy unless it is writable."""
+    row = DTYPES.get(array.dtype.name)
+    dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
+    return array.astype(dtype, copy=not array.flags.writeable)
+
+
 @lru_cache(256)
 def name_of(dtype: np.dtype[Any]) -> str:
     """Returns the name of a dtype, cached: NumPy builds the string at every access.

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
 from stepnet.files import checksums
 from stepnet.files.checkpoint.protobuf import Message, message
@@ -119,12 +120,6 @@ def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
         raise FileError(str(error) if has_path else f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
-
-
-def native(array: Array) -> Array:
-    """Converts an array to native byte order, and float16 and bfloat16 to float32."""
-    dtype = array.dtype.newbyteorder("=")
-    return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)
 
 
 # The places of variables and their pieces

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
 from stepnet.files.checkpoint.cells import Cell, cells
-from stepnet.files.checkpoint.file import native
 from stepnet.files.checkpoint.modules import by_names, model_of, version_of
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.tensors import tensor

@@ -16,7 +16,8 @@ from pathlib import Path
 from stepnet.files.checkpoint import file
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.modules import modules_of
-from stepnet.files.keras.parts import CELL, DIRECTIONS, STACK, Part, Steps, part_at, words_of
+from stepnet.files.keras.names import DIRECTIONS
+from stepnet.files.keras.parts import CELL, STACK, Part, Steps, part_at, words_of
 from stepnet.files.model import Array, Model, among
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves

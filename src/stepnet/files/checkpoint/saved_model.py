@@ -22,8 +22,9 @@ from stepnet.files.keras.config import layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
-from stepnet.files.keras.nodes import KERNELS, TIMED, Config, class_of, table
-from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, is_filled, places
+from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
+from stepnet.files.keras.nodes import Config, class_of, table
+from stepnet.files.keras.parts import Part, Steps, check_complete, is_filled, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
 from stepnet.files.store import Store

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 from stepnet.files.keras.config import ConfiguredLayer
 from stepnet.files.keras.file import KerasFile
+from stepnet.files.keras.names import INPUT
 from stepnet.files.keras.nodes import Config, rounding
 from stepnet.files.keras.parts import Part
 from stepnet.layout.options import option
@@ -29,7 +30,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
         if layer and layer.timed and layer.timed not in timed:
             timed.add(layer.timed)
             yield f"{layer.timed} (TimeDistributed)"
-        if listed.wraps or (class_name == "InputLayer" and rounding(listed.node)):
+        if listed.wraps or (class_name == INPUT and rounding(listed.node)):
             timed.add(name)
             yield text
             continue
@@ -37,7 +38,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
         held = [part for part in parts if is_held(name, part, recurrent)]
         strange = dict.fromkeys(f"{name}{where}" for part in held for where in part.foreign)
         yield from strange
-        if class_name == "InputLayer" or name in recurrent:
+        if class_name == INPUT or name in recurrent:
             continue
         unused = [part for part in parts if part not in held]
         if listed.passes:

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stepnet.errors import FileError
+from stepnet.files.keras.names import INPUT, LOOKED_THROUGH, MODELS, TIMED
 from stepnet.files.keras.nodes import (
-    MODELS,
-    TIMED,
     Call,
     Config,
     Tensor,
@@ -39,10 +38,6 @@ Names = tuple[str, ...]
 Source = tuple[str, int]  # the full name of a layer, and the number of its output: 0, or later for its states
 Sources = tuple[Source, ...]
 
-LOOKED_THROUGH = {
-    *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
-    *("ActivityRegularization", "Identity"),
-}
 DEEPEST = 30  # models in models
 MOST_INPUTS = 1000  # of a layer
 
@@ -147,7 +142,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     given = union(exits)
     ends = dict.fromkeys(name for name, _ in given)
     count = len(exits) if len(ends) > 1 or len({*exits}) < len(exits) else 0
-    entrances = {layer.name for layer in layers if layer.class_name == "InputLayer"}
+    entrances = {layer.name for layer in layers if layer.class_name == INPUT}
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
@@ -227,7 +222,7 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
         fed = wiring.fed(calls)
         group = around.group or f"layers/{numbered(snake(str(node.get('class_name'))), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
-        inner_input = class_name == "InputLayer" and around.depth
+        inner_input = class_name == INPUT and around.depth
         if class_name == TIMED or nodes_of(node):
             inner_layers, exits = within(layer, class_name == TIMED, around, positions(fed), store)
             layers += [replace(layer, wraps=True)] if class_name not in MODELS else []

@@ -25,9 +25,9 @@ from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
 from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
-from stepnet.files.keras.nodes import KERNELS, VARIABLES, Config
+from stepnet.files.keras.names import DIRECTIONS, INNER, KERNELS, NO_LAYERS, NO_WEIGHTS, VARIABLES
+from stepnet.files.keras.nodes import Config
 from stepnet.files.keras.parts import (
-    DIRECTIONS,
     Part,
     Steps,
     by_scope,
@@ -44,9 +44,6 @@ Array = np.ndarray
 Attributes = Mapping[str, hdf5.Attributes]
 
 WEIGHTS, CONFIG, METADATA = "model.weights.h5", "config.json", "metadata.json"
-INNER = {*DIRECTIONS, "cell", "cells", "layer"}  # groups within a layer's group
-NO_LAYERS = {"optimizer", "metrics", "loss", "vars", "_loss_tracker", "_compile_metrics", "_compile_loss"}
-NO_WEIGHTS = "seed_generator"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
 from stepnet.files.keras import hdf5_parts as parts
 from stepnet.files.keras.hdf5_parts import Bytes, Kind, Message, broken
@@ -37,7 +38,6 @@ Content = tuple[dict[str, Array], dict[str, Attributes]]
 OBJECTS = 1024  # approximate bytes of memory per group or array besides its numbers and its path
 EXPANSION = 1032  # the largest expansion of deflate (zlib's technical details)
 GZIP, SHUFFLE, CHECKSUM = 1, 2, 3  # the filters that are read, by their numbers (IV.A.2.l)
-HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 DEEPEST, LONGEST = 100, 4096
 
 
@@ -271,9 +271,3 @@ def inflated(data: bytes, limit: int) -> bytes:
         return zlib.decompressobj().decompress(data, limit)
     except zlib.error as error:
         raise broken(f"a block of it: {error}") from error
-
-
-def native(array: Array) -> Array:
-    """Converts an array to native byte order, and float16 and bfloat16 to float32."""
-    dtype = array.dtype.newbyteorder("=")
-    return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)

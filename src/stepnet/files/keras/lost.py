@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
-from stepnet.files.keras.file import NO_LAYERS, KerasFile
+from stepnet.files.keras.file import KerasFile
+from stepnet.files.keras.names import DIRECTIONS, LAYERS, NO_LAYERS
 from stepnet.files.keras.nodes import snake
-from stepnet.files.keras.parts import DIRECTIONS, LAYERS
 from stepnet.files.model import Array, Module
 from stepnet.layout.options import option
 

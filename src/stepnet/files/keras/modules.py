@@ -18,9 +18,10 @@ from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.lost import problems_of
-from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
-from stepnet.files.keras.nodes import MODELS, class_of
-from stepnet.files.keras.parts import DIRECTIONS, Part
+from stepnet.files.keras.names import ACTIVATIONS, DIRECTIONS, DROPOUTS, INPUT, MERGES, MODELS, NOTES, PARTS
+from stepnet.files.keras.new_layers import names_of, new_layers
+from stepnet.files.keras.nodes import class_of
+from stepnet.files.keras.parts import Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, Model, Module, among
 from stepnet.files.others import Stated
@@ -29,18 +30,8 @@ from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
 
-SETTINGS = ("activation", "recurrent_activation")
-ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
-PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
-DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
-# Settings of a configuration that no layout has, with the note on each.
-UNSAID = {
-    "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
-    "time_major": "it takes time before batch (time_major)",
-    "zero_output_for_mask": "it gives zeros at masked steps (zero_output_for_mask)",
-}
 
 
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
@@ -74,9 +65,7 @@ def with_architecture(model: Model, file: KerasFile) -> Model:
         model,
         layers=tuple(others(file, {module.name for module in model.modules})),
         neutral=tuple(neutral(layer.name, layer.class_name) for layer in configured if layer.passes),
-        entrances=tuple(
-            layer.name for layer in configured if layer.class_name == "InputLayer" and not layer.wraps
-        ),
+        entrances=tuple(layer.name for layer in configured if layer.class_name == INPUT and not layer.wraps),
         unspecified=unspecified(file),
     )
 
@@ -225,8 +214,8 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Notes on settings of a part that no layout has."""
-    named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
-    notes = [UNSAID[name] for name in named if part.run.get(name)]
+    named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
+    notes = [NOTES[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
         notes.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
@@ -333,7 +322,7 @@ def merge_of(path: Path, part: Part, name: str) -> str | None:
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The activations in a configuration, without those that are missing."""
-    spellings = {ONCE.get(name, name) if name not in config else name: name for name in SETTINGS}
+    spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 

@@ -4,20 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError
+from stepnet.files.keras.names import BIDIRECTIONAL, CLASSES, MERGES
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Module
 from stepnet.files.stacks import layer_arrays
-
-MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
-"""How both directions are merged, by the names in a configuration."""
-CLASSES = {
-    "rnn": "SimpleRNN",
-    "gru": "GRU",
-    "gru_reset_before": "GRU",
-    "lstm": "LSTM",
-    "cudnn_gru": "CuDNNGRU",
-    "cudnn_lstm": "CuDNNLSTM",
-}
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
@@ -29,7 +19,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
         raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
     by_layer = layer_arrays(module)
     both = module.solved_sizes().directions > 1
-    class_name = "Bidirectional" if both else CLASSES[cell]
+    class_name = BIDIRECTIONAL if both else CLASSES[cell]
     names = names_of(module, len(by_layer), count)
     configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
     if both:

@@ -11,31 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.files.keras.names import BIDIRECTIONAL, EXACT, SETTINGS_OF_WEIGHTS, VARIABLES, WEIGHTED
+
 Config = Mapping[str, Any]
 Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
-
-KERNELS = ("kernel", "recurrent_kernel", "bias")
-
-# The names of the numbered arrays of a class in Keras 3's files.
-VARIABLES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"), KERNELS),
-    **dict.fromkeys(("CuDNNLSTM", "CuDNNGRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), KERNELS),
-    **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
-    "Embedding": ("embeddings",),
-}
-# Further classes that always have arrays, and classes that have some unless all of these settings are off.
-WEIGHTED = {
-    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "GroupQueryAttention", "PReLU"),
-    *(f"{kind}{axes}" for kind in ("SeparableConv", "DepthwiseConv") for axes in ("1D", "2D")),
-    *(f"Conv{axes}Transpose" for axes in ("1D", "2D", "3D")),
-}
-SETTINGS_OF_WEIGHTS = {
-    "LayerNormalization": ("center", "scale", "rms_scaling"),
-    "GroupNormalization": ("center", "scale"),
-}
-TIMED = "TimeDistributed"
-MODELS = ("Sequential", "Functional", "Model")  # classes whose configuration is all that they compute
-EXACT = ("", "float32", "float64")  # dtype policies in which every number of a layer is computed
 
 
 @dataclass(frozen=True)
@@ -125,7 +104,7 @@ def outputs_of(node: Config) -> int:
     >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
     3
     """
-    inner = table(table(node.get("config")).get("layer")) if class_of(node) == "Bidirectional" else node
+    inner = table(table(node.get("config")).get("layer")) if class_of(node) == BIDIRECTIONAL else node
     config = table(inner.get("config"))
     if not config.get("return_state"):
         return 1

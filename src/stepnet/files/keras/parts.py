@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
 from stepnet.files.keras.config import DEEPEST
+from stepnet.files.keras.names import BIDIRECTIONAL, CELLS, DIRECTIONS, OWN, RUNNERS, STACKED, TIMED, UNNAMED
 from stepnet.files.keras.nodes import (
-    TIMED,
     Config,
     class_of,
     is_weighted,
@@ -32,18 +32,6 @@ from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
 
-LAYERS = {
-    "SimpleRNN": "rnn",
-    "GRU": "gru",
-    "LSTM": "lstm",
-    "CuDNNGRU": "cudnn_gru",
-    "CuDNNLSTM": "cudnn_lstm",
-}
-CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
-RUNNERS = {"RNN", "Bidirectional"}  # layers that run other layers or cells
-OWN = {*CELLS, *RUNNERS, "StackedRNNCells", TIMED}
-DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
-UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
 MOST_SHOWN = 4
 CELL = re.compile(r"\w*_cell(_\d+)?")  # a cell in the names of weights
 STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
@@ -121,13 +109,13 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
     name, config = class_of(node), table(node.get("config"))
     if name in CELLS:
         return
-    if name == "Bidirectional" or "merge_mode" in config:
+    if name == BIDIRECTIONAL or "merge_mode" in config:
         forward = table(config.get("layer"))
         own = table(forward.get("config"))
         turned = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
         yield Below(("forward_layer",), ("forward",), forward)
         yield Below(("backward_layer",), ("backward",), table(config.get("backward_layer")) or turned)
-    elif name == "StackedRNNCells":
+    elif name == STACKED:
         counts: dict[str, int] = {}
         for place, cell in enumerate(map(table, rows(config.get("cells")))):
             group = numbered(snake(str(cell.get("class_name"))), counts) if by_class else str(place)
@@ -135,7 +123,7 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
     else:
         for key, value in config.items():
             if table(value).get("class_name") and key not in ("dtype", "build_config"):
-                yield Below((key,), () if key in UNSAID else (key,), table(value))
+                yield Below((key,), () if key in UNNAMED else (key,), table(value))
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Part]:
@@ -161,7 +149,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
         names = (*around.names, str(name)) if name else around.names
         store.take(8 * OBJECT, "what its layers hold")
         part = replace(around, class_name=class_of(node), config=config, names=names)
-        if part.class_name == "Bidirectional" or "merge_mode" in config:
+        if part.class_name == BIDIRECTIONAL or "merge_mode" in config:
             part = replace(part, merge=config.get("merge_mode", "concat"))
         elif part.class_name == TIMED:
             part = replace(part, timed=part.timed or "/".join(names))
@@ -175,7 +163,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
         for child in reversed(list(held(node, by_class))):
             stepped = child.steps[0] in ("cell", "cells")
             run = part.run if stepped else table(child.node.get("config"))
-            in_cell = stepped and class_of(child.node) != "StackedRNNCells"
+            in_cell = stepped and class_of(child.node) != STACKED
             inner = replace(part, words=(*part.words, *child.words), run=run, in_cell=in_cell)
             pending.append((child.node, (*steps, *child.steps), inner))
     return parts
@@ -190,7 +178,7 @@ def part_at(steps: Steps, configured: Mapping[Steps, Part]) -> Part:
     part = configured.get(steps) or (configured.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
     if part is not None:
         return part
-    words = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNSAID)
+    words = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNNAMED)
     return Part(words, in_cell=bool({"cell", "cells"} & {*steps}))
 
 

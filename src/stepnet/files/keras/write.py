@@ -14,25 +14,24 @@ from typing import Any, NoReturn
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.keras.nodes import VARIABLES, numbered, snake, table
+from stepnet.files.keras.names import (
+    BIDIRECTIONAL,
+    DIRECTIONS,
+    GATES,
+    MERGES,
+    SETTINGS,
+    VARIABLES,
+    WITH_CELLS,
+)
+from stepnet.files.keras.nodes import numbered, snake, table
 from stepnet.files.paths import library, new_file
 
 Array = np.ndarray
 
-GATES = {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}  # blocks side by side in a kernel
-CELLS = {*GATES, "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"}  # classes whose arrays belong to a cell in them
-DIRECTIONS = {"forward": "forward_layer", "backward": "backward_layer"}
-KINDS = ("float16", "float32", "float64")
-MERGES = {"concat": 2, "sum": 1, "mul": 1, "ave": 1}  # the width of merged directions, in widths of one
-KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # the versions that the files name
+GROUPS = {direction: group for group, direction in DIRECTIONS.items()}
 
-# The settings of a recurrent layer and Keras' defaults, without settings that matter only in training.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "": {"activation": "tanh", "return_sequences": False, "return_state": False, "go_backwards": False},
-    "SimpleRNN": {},
-    "GRU": {"recurrent_activation": "sigmoid", "reset_after": True},
-    "LSTM": {"recurrent_activation": "sigmoid"},
-}
+KINDS = ("float16", "float32", "float64")
+KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # the versions that the files name
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,16 @@ class NewLayer:
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
         """Class and configuration of the layer in a Bidirectional; its own if it is none."""
-        if self.class_name != "Bidirectional":
+        if self.class_name != BIDIRECTIONAL:
             return self.class_name, self.config
         layer = table(self.config.get("layer"))
         return str(layer.get("class_name")), table(layer.get("config"))
 
     def parts(self) -> dict[str, dict[str, Array]]:
         """The arrays of each of its directions; all arrays under "" if it is no Bidirectional."""
-        if self.class_name != "Bidirectional":
+        if self.class_name != BIDIRECTIONAL:
             return {"": dict(self.arrays)}
-        by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in DIRECTIONS}
+        by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in GROUPS}
         for name, array in self.arrays.items():
             direction, _, own = name.partition("/")
             by_direction.setdefault(direction, {})[own] = array
@@ -146,8 +145,8 @@ def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
         for direction, arrays in layer.parts().items():
             inside = [
                 group,
-                *([DIRECTIONS[direction]] if direction else []),
-                *["cell"] * (class_name in CELLS),
+                *([GROUPS[direction]] if direction else []),
+                *["cell"] * (class_name in WITH_CELLS),
             ]
             for name, array in ordered(path, layer, class_name, arrays):
                 *groups, own = name.split("/")
@@ -160,12 +159,12 @@ def ordered(
     path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
     """The arrays of a layer or direction in Keras' order; raises `FileError` for arrays its class lacks."""
-    if layer.class_name == "Bidirectional" and set(layer.parts()) != set(DIRECTIONS):
+    if layer.class_name == BIDIRECTIONAL and set(layer.parts()) != set(GROUPS):
         refuse(
             path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
         )
     order = VARIABLES.get(class_name, ())
-    needed = order[: max(2, len(arrays))] if class_name in CELLS else ()
+    needed = order[: max(2, len(arrays))] if class_name in WITH_CELLS else ()
     for part in (layer.name, *(part for name in arrays for part in name.split("/"))):
         if part in ("", ".", "..") or "/" in part:
             raise FileError(f"{path}: {part!r} is no name of a layer or array")
@@ -207,7 +206,7 @@ def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapp
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
     """The arrays of a layer by the names that Keras 2 gives them in its group."""
     class_name, config = layer.inner
-    cell = [f"{snake(class_name)}_cell"] if class_name in CELLS else []
+    cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
     own = str(config.get("name") or snake(class_name)).removeprefix("forward_")
     for direction, arrays in layer.parts().items():
         for name, array in ordered(path, layer, class_name, arrays):
@@ -252,7 +251,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 def states_of(layer: NewLayer) -> int:
     """The number of final states that a layer returns."""
     class_name, config = layer.inner
-    ways = 2 if layer.class_name == "Bidirectional" else 1
+    ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
 
 
@@ -288,7 +287,7 @@ def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, i
         settings(path, layer, class_name, inner_config, arrays) for arrays in layer.parts().values()
     ]
     config, inputs = by_direction[0]
-    if layer.class_name != "Bidirectional":
+    if layer.class_name != BIDIRECTIONAL:
         return {"name": layer.name, **config}, inputs, config["units"]
     merge = layer.config.get("merge_mode", "concat")
     if merge not in MERGES:
@@ -298,7 +297,7 @@ def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, i
     name = str(inner_config.get("name") or snake(class_name)).removeprefix("forward_")
     inner = serialized(class_name, {"name": f"forward_{name}", **config})
     wrapper = {"name": layer.name, "trainable": True, "dtype": config["dtype"], "merge_mode": merge}
-    return {**wrapper, "layer": inner}, inputs, config["units"] * MERGES[merge]
+    return {**wrapper, "layer": inner}, inputs, config["units"] * (2 if merge == "concat" else 1)
 
 
 def settings(

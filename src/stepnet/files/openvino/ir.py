@@ -20,13 +20,13 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.model import Array
+from stepnet.files.openvino.names import CONST
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
 
 LARGEST = 1 << 28  # bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
-CONST = "Const"
 # Approximate bytes of memory for each element.
 KEPT = {
     "layer": 8 * OBJECT,

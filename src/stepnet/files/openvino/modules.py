@@ -1,12 +1,4 @@
-"""The recurrent operators of an OpenVINO model as modules.
-
-    GRUSequence     X, initial state, sequence lengths, W, R, B
-    LSTMSequence    X, both initial states, sequence lengths, W, R, B
-    GRUCell ...     the same without sequence lengths, and without the axis of directions
-
-Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence_5, GRUCell_3, LSTMCell_4 and
-RNNCell_3.
-"""
+"""The recurrent operators of an OpenVINO model as modules."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,24 +11,21 @@ from stepnet.errors import FileError, LayoutError
 from stepnet.files.axes import Axes
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.openvino import ir
-from stepnet.files.openvino.ir import CONST, Layer
+from stepnet.files.openvino.ir import Layer
+from stepnet.files.openvino.names import (
+    CONST,
+    FED,
+    MOVES,
+    NUMBERS,
+    OPERATORS,
+    RESET_BEFORE,
+    RESULT,
+    STRAIGHT,
+    WEIGHTS,
+)
 from stepnet.layout.registry import record
 
-# The index of the first weight among the inputs, and the layout.
-OPERATORS = {
-    "RNNSequence": (3, "openvino.rnn"),
-    "GRUSequence": (3, "openvino.gru"),
-    "LSTMSequence": (4, "openvino.lstm"),
-    "RNNCell": (2, "openvino.rnn"),
-    "GRUCell": (2, "openvino.gru"),
-    "LSTMCell": (3, "openvino.lstm"),
-}
-WEIGHTS = ("W", "R", "B")
-STRAIGHT = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Convert"}  # these only move numbers
-MOVES = STRAIGHT | {"Broadcast", "Tile", "Gather", "Slice", "StridedSlice", "Split", "VariadicSplit"}
 FAR = 64  # layers between an operator and the source of its input
-FED = {"Parameter", "ReadValue"}
-USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
 def read(path: Path) -> Model:
@@ -78,28 +67,26 @@ def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
 
 def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
     """A recurrent operator as a module; raises `FileError` for a function that no layout has."""
-    start, layout = OPERATORS[layer.type]
+    operator = OPERATORS[layer.type]
     name = names[id(layer)]
     where = f"{layer.type} {name!r}"
     after = layer.data.get("linear_before_reset", "false").lower() in ("true", "1")
-    layout = "openvino.gru_reset_before" if layout == "openvino.gru" and not after else layout
+    layout = operator.layout if after else RESET_BEFORE.get(operator.layout, operator.layout)
     arrays: dict[str, Array] = {}
     called: dict[str, str] = {}
-    for place, weight in enumerate(WEIGHTS, start):
+    for place, weight in enumerate(WEIGHTS, operator.weights):
         source = behind(layer, place, {"Convert"}).layer
         if source is None or source.type != CONST:
             kind = source.type if source else "nothing"
             raise FileError(f"{where} takes {weight} from {kind}, and not from a constant")
         array = ir.constant(source, data)
-        arrays[weight] = array if layer.type.endswith("Sequence") else array[None]
+        arrays[weight] = array if operator.sequence else array[None]
         called[weight] = names[id(source)]
     try:
         semantics = record(layout).translated(settings(layer, where))
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    states = [
-        behind(layer, place, MOVES).layer for place in range(1, start - layer.type.endswith("Sequence"))
-    ]
+    states = [behind(layer, place, MOVES).layer for place in range(1, 1 + operator.states)]
     constants = [state for state in states if is_constant(state, data)]
     fed = [state.name for state in states if state is not None and state.type in FED]
     makers = [state.name for state in states if state is not None and state.type not in {*FED, CONST}]
@@ -121,7 +108,7 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
             ),
         ),
         alone=f"starts from what other layers compute ({computed})" if computed else "",
-        besides=tuple(names[id(constant)] for constant in (*constants, *shorter(layer, start - 1, data))),
+        besides=tuple(names[id(constant)] for constant in (*constants, *shorter(layer, data))),
     )
 
 
@@ -136,13 +123,13 @@ def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
     axes: Axes | None = outputs(below)
     for passed in reversed(origin.through):
         axes = axes and moved(passed, axes, data)
-    expected = Axes.of("BH" if below.type.endswith("Cell") else "BTH", axes.sizes) if axes else None
+    expected = Axes.of("BTH" if OPERATORS[below.type].sequence else "BH", axes.sizes) if axes else None
     return names[id(below)] if axes and expected and axes.axes == joined(axes, expected) else ""
 
 
 def outputs(layer: Layer) -> Axes:
     """The axes of an operator's outputs at all steps."""
-    letters = "BH" if layer.type.endswith("Cell") else "BDTH"
+    letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
     hidden = layer.data.get("hidden_size", "")
     both = layer.data.get("direction", "").lower() == "bidirectional"
@@ -183,7 +170,7 @@ def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[
         for passed in behind(layer, place, MOVES if place else STRAIGHT).through
     }
     for layer in layers:
-        if layer.type not in {*OPERATORS, *FED, CONST, "Result"} and id(layer) not in seen:
+        if layer.type not in {*OPERATORS, *FED, CONST, RESULT} and id(layer) not in seen:
             yield f"{names[id(layer)]} ({layer.type})"
 
 
@@ -192,9 +179,10 @@ def is_constant(layer: Layer | None, data: Array) -> TypeGuard[Layer]:
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
-def shorter(layer: Layer, place: int, data: Array) -> list[Layer]:
+def shorter(layer: Layer, data: Array) -> list[Layer]:
     """The constant of the lengths of an operator's sequences, if these are not all steps of its input."""
-    lengths = behind(layer, place, {"Convert"}).layer if layer.type.endswith("Sequence") else None
+    operator = OPERATORS[layer.type]
+    lengths = behind(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
     if lengths is None or lengths.type != CONST:
         return []
     steps = dict(enumerate(layer.shapes.get(0, ()))).get(1)
@@ -205,21 +193,20 @@ def settings(layer: Layer, where: str) -> dict[str, Any]:
     """The settings of an operator, by the names in layouts; raises `FileError` for those that are not
     read.
     """
-    data = layer.data
+    data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):
         raise FileError(f"{where} has input_forget=true, which is not read")
-    if data.get("weights_format", "fico") != "fico" or len(layer.inputs) > OPERATORS[layer.type][0] + 3:
+    if data.get("weights_format", "fico") != "fico" or len(layer.inputs) > operator.weights + len(WEIGHTS):
         raise FileError(f"{where} is of opset 1, whose peepholes and orders of gates are not read")
-    for name in ("activations_alpha", "activations_beta", "activation_alpha", "activation_beta"):
+    for name in NUMBERS:
         if data.get(name, "").strip():
             raise FileError(f"{where} has {name}={data[name][:50]!a}, which is not read")
     stated = [part.strip().lower() for part in data.get("activations", "").split(",") if part.strip()]
-    usual = USUAL[layer.type.removesuffix("Sequence").removesuffix("Cell")]
     try:
         clip = float(data.get("clip", "0"))
     except ValueError:
         raise FileError(f"{where} has the clip {data['clip'][:50]!a}, which is no number") from None
-    names = (*stated, *usual[len(stated) :])
+    names = (*stated, *operator.activations[len(stated) :])
     return {**{f"activations[{place}]": name for place, name in enumerate(names)}, "clip": clip}
 
 

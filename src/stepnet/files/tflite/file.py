@@ -17,8 +17,19 @@ from stepnet.errors import FileError
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
 from stepnet.files.tflite.flatbuffer import Table, root
-from stepnet.files.tflite.kinds import ACTIVATIONS, BASIC, KERNELS, KINDS, Kind, TfliteNode, misfit
-from stepnet.files.tflite.operators import operator_name
+from stepnet.files.tflite.names import (
+    ACTIVATIONS,
+    BASIC,
+    CONCATENATION,
+    DEQUANTIZE,
+    KERNELS,
+    KINDS,
+    REVERSE,
+    TRANSPOSE,
+    Kind,
+    operator_name,
+)
+from stepnet.files.tflite.node import TfliteNode, misfit
 
 Array = np.ndarray
 
@@ -28,7 +39,6 @@ DIMENSIONS = 8
 STEPS = 100  # operators between a recurrent one and the source of its input
 DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # float16 becomes float32, exactly
 QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
-CONCATENATION, DEQUANTIZE, TRANSPOSE, REVERSE_V2 = 2, 6, 39, 105
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,7 @@ def others_of(
     """The names of the operators that are neither recurrent nor part of a recurrent one."""
     turned = {tensor for node in nodes for tensor in node.inputs}
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
-    within = {TRANSPOSE: turned, REVERSE_V2: turned, CONCATENATION: joined}
+    within = {TRANSPOSE: turned, REVERSE: turned, CONCATENATION: joined}
     for operator in operators:
         place: int = operator.get(0, "I")
         outputs, inputs = operands(operator, 2), operands(operator, 1)
@@ -268,11 +278,9 @@ def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list
     if maker is None or len(path) > STEPS:
         return [Leaf(maker, time_first, turned)]
     inputs = operands(maker.operator, 1)
-    operand = (
-        array_at(graph, inputs[1]) if maker.code in (REVERSE_V2, TRANSPOSE) and len(inputs) == 2 else None
-    )
+    operand = array_at(graph, inputs[1]) if maker.code in (REVERSE, TRANSPOSE) and len(inputs) == 2 else None
     numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
-    if maker.code == REVERSE_V2 and numbers == (0 if time_first else 1,):
+    if maker.code == REVERSE and numbers == (0 if time_first else 1,):
         return leaves(graph, inputs[0], time_first, not turned, path)
     if maker.code == TRANSPOSE and numbers == (1, 0, 2):
         return leaves(graph, inputs[0], not time_first, turned, path)

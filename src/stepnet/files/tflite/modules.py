@@ -9,7 +9,7 @@ from stepnet.errors import FileError, LayoutError
 from stepnet.files.model import Array, Model, Module, bare
 from stepnet.files.stacks import layer_arrays
 from stepnet.files.tflite import file
-from stepnet.files.tflite.kinds import TfliteNode
+from stepnet.files.tflite.node import TfliteNode
 from stepnet.files.tflite.write import write as write_nodes
 from stepnet.layout.options import option
 from stepnet.layout.registry import record

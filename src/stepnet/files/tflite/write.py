@@ -10,21 +10,26 @@ import numpy as np
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import new_file
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
-from stepnet.files.tflite.kinds import ACTIVATIONS, KINDS, TfliteNode, misfit
+from stepnet.files.tflite.names import (
+    ACTIVATIONS,
+    CODES,
+    CONCATENATION,
+    OPTIONS_TYPES,
+    RECURRENT,
+    REVERSE,
+    VERSIONS,
+)
+from stepnet.files.tflite.node import TfliteNode, misfit
 
 Array = np.ndarray
 LIMIT = (1 << 31) - (1 << 20)  # bytes that the offsets of a file can address
 FLOAT32, INT32 = 0, 2
-REVERSE_V2, REVERSE_TYPE = 105, 81
-CONCATENATION, CONCATENATION_TYPE = 2, 10
 ACTIVATION = "fused_activation_function"
 # The outputs of both directions are concatenated by another operator: with merge_outputs, TensorFlow 2.21's
 # LSTM reads the states of all sequences but the first out of bounds (lstm_eval.cc, EvalFloat: b *
 # output_batch_leading_dim).
 ALWAYS = {"time_major": False, "merge_outputs": False}
-VERSIONS = {52: 2}  # the first with time_major
-COUNTS = {"BIDIRECTIONAL_SEQUENCE_LSTM": 48, "BIDIRECTIONAL_SEQUENCE_RNN": 12}  # inputs, with missing ones
-CODES = {kind.name: code for code, kind in KINDS.items()}
+WRITTEN = {kind.name: kind for kind in RECURRENT}
 
 
 def write(
@@ -100,7 +105,7 @@ class Drawing:
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
         """Adds an operator that reverses sequences in time; gives its output."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
-        return self.operator(REVERSE_V2, [x, axis], [self.tensor(name, shape)], REVERSE_TYPE, {})
+        return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
         """Adds a recurrent operator; gives its output, with both directions concatenated."""
@@ -108,7 +113,7 @@ class Drawing:
         names = (node.name, f"{node.name}/backward")[: len(widths)]
         sequences = (self.batch, self.time)
         outputs = [self.tensor(name, (*sequences, w)) for name, w in zip(names, widths, strict=True)]
-        kind = KINDS[CODES[node.op]]
+        kind = WRITTEN[node.op]
         inputs: list[int] = []
         for name, axes in kind.inputs.items():
             array = node.arrays.get(name)
@@ -119,7 +124,7 @@ class Drawing:
                 inputs.append(self.tensor(f"{node.name}/{name}", shape, state=True))
             else:
                 inputs.append(x if name == "input" else -1)
-        inputs += [-1] * (COUNTS.get(node.op, 0) - len(inputs))
+        inputs += [-1] * (kind.least - len(inputs))
         fields = {
             field: Number(letter, ACTIVATIONS.index(value) if isinstance(value, str) else value)
             for field, (name, letter, _) in enumerate(kind.options)
@@ -130,12 +135,16 @@ class Drawing:
             return outputs[0]
         joined = self.tensor(f"{node.name}/joined", (*sequences, sum(widths)))
         along: Fields = {0: Number("i", 2)}
-        return self.operator(CONCATENATION, outputs, [joined], CONCATENATION_TYPE, along)
+        return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
         """The model, whose input is the first tensor."""
         codes: list[Fields] = [
-            {0: Number("b", code), 2: Number("i", VERSIONS.get(code, 1)), 3: Number("i", code)}
+            {
+                0: Number("b", code),
+                2: Number("i", VERSIONS.get(code, 1)),
+                3: Number("i", code),
+            }
             for code in self.codes
         ]
         graph: Fields = {
@@ -159,24 +168,24 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 def outputs_of(node: TfliteNode) -> list[int]:
     """The number of output features of an operator, for each direction."""
-    inputs = KINDS[CODES[node.op]].inputs
+    inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
 
 def inputs_of(node: TfliteNode) -> int:
     """The number of input features of an operator."""
-    inputs = KINDS[CODES[node.op]].inputs
+    inputs = WRITTEN[node.op].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
 
 
 def checked(node: TfliteNode) -> TfliteNode:
     """An operator with all its options; raises `InputError` if something does not fit."""
-    kind = KINDS.get(CODES.get(node.op, -1))
+    kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
     options: dict[str, Any] = {}
     if kind is None or "SEQUENCE" not in kind.name:
-        reason = f"only {', '.join(name for name in CODES if 'SEQUENCE' in name)} can"
+        reason = f"only {', '.join(name for name in WRITTEN if 'SEQUENCE' in name)} can"
     elif wrong:
         reason = f"its {wrong[0]} holds {node.arrays[wrong[0]].dtype}, and not float32; cast it"
     else:

@@ -8,7 +8,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.load import Load, Machine
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import Array, Cell, Kernel, narrow_cell
+from stepnet.compiler.targets.base import Array, Cell, Kernel, first_refusal, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
@@ -30,7 +30,7 @@ class LlvmEngine:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """The first operation without machine code, as a reason; None if there is none."""
-        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
+        return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """The first operation of a plan without machine code, as a reason; None if there is none.

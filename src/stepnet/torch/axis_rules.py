@@ -1,7 +1,7 @@
-"""ATen operations on axes, as a map to the operators of `importers`: one row per operation.
+"""Rules for ATen operations on axes, by the operators of `importers`; see `rows.Row`.
 
-A rule receives a `Call`, and passes its arguments on in one form. Operations on features alone have their
-rows in `aten`; some rules here leave an operation to these if it concerns no sequences or steps.
+A rule receives a `Call`, and passes its arguments on in one form. Some rules return None for an operation
+that concerns no sequences or steps: it is left to the rule on features in the operation's row.
 """
 
 from collections.abc import Callable
@@ -25,23 +25,16 @@ from stepnet.importers.axes import (
 )
 from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
-from stepnet.importers.reductions import cumulate, log_softmax, reduce, softmax
+from stepnet.importers.reductions import reduce
 from stepnet.importers.selecting import concatenate, step_at
 from stepnet.importers.shaping import broadcast_to, expand, step_numbers, transpose, widened
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
 from stepnet.torch import rules
-from stepnet.torch.module_sequences import (
-    layer,
-    ordered,
-    packed,
-    padded,
-    scattered,
-    sorted_rows,
-    source_of,
-)
+from stepnet.torch.module_sequences import ordered, source_of
 from stepnet.torch.places import times
-from stepnet.torch.replay import Call, Order, Rule, aligned, at_extent, by_table, dims_of, is_size, torch_name
+from stepnet.torch.replay import Call, Order, Rule, is_size, torch_name
+from stepnet.torch.rows import aligned, at_extent, dims_of
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -134,7 +127,7 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 def selected(call: Call) -> Any:
     """Computes select: one number of a feature axis, or the first or last step of each sequence."""
     (x,), dim = call.operands, int(call.arguments["dim"])
-    return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else by_table(call)
+    return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
 
 
 def sliced(call: Call) -> Any:
@@ -144,7 +137,7 @@ def sliced(call: Call) -> Any:
     if not is_feature(axis) and size == size_of(axis):
         return x
     if axis != TIME:
-        return by_table(call)
+        return None
     return ended(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
 
@@ -188,20 +181,20 @@ def indexed(call: Call) -> Any:
     steps = [dim for dim, index in used.items() if is_last(call, index)]
     if len(used) == 2 and rows and steps and x.axes[rows[0]] == BATCH and x.axes[steps[0]] == TIME:
         return step_at(x, steps[0], "last", keep=False)
-    return by_table(call)
+    return None
 
 
 def picked(call: Call) -> Any:
     """Computes index_select: sequences in another order, or features at constant indices."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
-    return ordered(x, dim, index) if isinstance(index, Order) else by_table(call)
+    return ordered(x, dim, index) if isinstance(index, Order) else None
 
 
 def gathered(call: Call) -> Any:
     """Computes gather: the last steps, or features at computed indices."""
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
-        return by_table(call)
+        return None
     if not is_last(call, index):
         raise refuse("of the steps of each sequence, gather takes the last ones, at lengths - 1")
     return step_at(x, dim % len(x.axes), "last", keep=True)
@@ -211,20 +204,20 @@ def replaced(call: Call) -> Any:
     """Computes slice_scatter: replaces part of a feature axis, or all sequences or steps."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
-    return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else by_table(call)
+    return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
 def kept(call: Call) -> Any:
     """Computes a copy or cast; an order of the sequences stays as it is, since it has no dtype."""
     x = call.arguments["self"]
-    return x if isinstance(x, Order) else by_table(call)
+    return x if isinstance(x, Order) else None
 
 
 def counted(call: Call) -> Any:
     """Computes arange: the numbers of the steps or of the sequences, or a constant."""
     end_ = call.arguments["end"]
     if not is_size(end_):
-        return by_table(call)
+        return None
     axes = call.axes(call.tensors[0], [])
     if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
         raise refuse("steps and sequences are numbered from 0, one by one: torch.arange(x.size(1))")
@@ -263,48 +256,3 @@ def scaled_sum(call: Call) -> Placed:
         return Placed(value, result.axes)
     other = aligned(call, x, result.axes)
     return Placed((other if beta == 1 else other * beta) + value, result.axes)
-
-
-RULES: dict[str, Rule] = {
-    "view.default": viewed,
-    "_unsafe_view.default": viewed,
-    "unsqueeze.default": viewed,
-    "squeeze.dims": viewed,
-    "permute.default": permuted,
-    "expand.default": expanded,
-    "repeat.default": repeated,
-    "cat.default": joined,
-    "sum.dim_IntList": reduced("sum"),
-    "mean.default": reduced("mean"),
-    "mean.dim": reduced("mean"),
-    "amax.default": reduced("max"),
-    "max.default": reduced("max"),
-    "amin.default": reduced("min"),
-    "min.default": reduced("min"),
-    "any.default": any_true,
-    "any.dim": any_true,
-    "any.dims": any_true,
-    "cumsum.default": along(cumulate),
-    "_softmax.default": along(softmax),
-    "_log_softmax.default": along(log_softmax),
-    "select.int": selected,
-    "slice.Tensor": sliced,
-    "index.Tensor": indexed,
-    "index_select.default": picked,
-    "gather.default": gathered,
-    "scatter.src": scattered,
-    "slice_scatter.default": replaced,
-    "arange.start_step": counted,
-    "_to_copy.default": kept,
-    "alias.default": kept,
-    "clone.default": kept,
-    "mm.default": multiplied,
-    "mv.default": multiplied,
-    "bmm.default": multiplied,
-    "addmm.default": scaled_sum,
-    "stepnet.layer.default": layer,
-    "stepnet.packed.default": packed,
-    "stepnet.padded.default": padded,
-    "stepnet.sorted.default": sorted_rows,
-}
-"""The rule of each operation on axes, by name."""
