@@ -6,7 +6,7 @@ from typing import Any
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import checked_engine
 from stepnet.errors import named
-from stepnet.explain.document import Section, headed
+from stepnet.explain.document import TitledSection, headed
 from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
 from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, schedule_sections, shared_items
@@ -32,10 +32,10 @@ def explain_layers(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes)
         return text(parts)
     schedule = blank_program(run).schedule_for(order)
     shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
-    return text([Section("threads", tuple(shared)), *parts] if shared else parts)
+    return text([TitledSection("threads", tuple(shared)), *parts] if shared else parts)
 
 
-def part_sections(layer: Combined, engine: Asked, sizes: Sizes) -> Iterator[Section]:
+def part_sections(layer: Combined, engine: Asked, sizes: Sizes) -> Iterator[TitledSection]:
     """The plan of each part, under its name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):

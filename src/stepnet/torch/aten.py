@@ -14,18 +14,18 @@ import numpy as np
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
 from stepnet.torch import over_steps, places, rules
-from stepnet.torch.rules import Result, as_bool, to
+from stepnet.torch.rules import InferredResult, as_bool, to
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class AtenOperation:
     """Row of the table of ATen operations that a step may use.
 
-    rule: computes the result from the `Result` that PyTorch infers and the operation's arguments. folded:
-    whether the operation accepts values whose first axis is rows and positions joined. steps: computes the
-    operation along the steps of sequences, in a model; None if it has no such meaning.
+    rule: computes the result from the `InferredResult` that PyTorch infers and the operation's arguments.
+    folded: whether the operation accepts values whose first axis is rows and positions joined. steps:
+    computes the operation along the steps of sequences, in a model; None if it has no such meaning.
     """
 
     rule: Function
@@ -33,63 +33,63 @@ class Row:
     steps: Function | None = None
 
 
-def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
+def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
     """Makes the row of an operation that `function` computes after all operands are cast to the result's
     dtype.
     """
 
-    def rule(result: Result, *values: Any, **options: Any) -> Any:
+    def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
         return function(*to(result.dtype, values), **options)
 
-    return Row(rule, folded, steps)
+    return AtenOperation(rule, folded, steps)
 
 
-def pointwise(function: Function) -> Row:
+def pointwise(function: Function) -> AtenOperation:
     """Makes the row of an elementwise operation whose operands are first cast to the dtype of the result."""
     return promoted(function, folded=True)
 
 
-def compared(function: Function) -> Row:
+def compared(function: Function) -> AtenOperation:
     """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
 
-    def rule(result: Result, *values: Any) -> Any:
+    def rule(result: InferredResult, *values: Any) -> Any:
         return function(*to(result.common, values))
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
-def of_bits(function: Function) -> Row:
+def of_bits(function: Function) -> AtenOperation:
     """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
 
-    def rule(result: Result, *values: Any) -> Any:
+    def rule(result: InferredResult, *values: Any) -> Any:
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
         return function(*values)
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
-def truths(function: Function) -> Row:
+def truths(function: Function) -> AtenOperation:
     """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
     zero.
     """
 
-    def rule(_: Result, *values: Any) -> Any:
+    def rule(_: InferredResult, *values: Any) -> Any:
         return function(*map(as_bool, values))
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
-def plain(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
+def plain(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
     """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
 
-    def rule(_: Result, *values: Any, **options: Any) -> Any:
+    def rule(_: InferredResult, *values: Any, **options: Any) -> Any:
         return function(*values, **options)
 
-    return Row(rule, folded, steps)
+    return AtenOperation(rule, folded, steps)
 
 
-TABLE: dict[str, Row] = {
+TABLE: dict[str, AtenOperation] = {
     # pointwise
     "add.Tensor": pointwise(rules.add),
     "add.Scalar": pointwise(rules.add),
@@ -137,7 +137,7 @@ TABLE: dict[str, Row] = {
     "maximum.default": pointwise(np.maximum),
     "clamp.default": pointwise(rules.clamp),
     "clamp.Tensor": pointwise(rules.clamp),
-    "where.self": Row(rules.chosen, True),
+    "where.self": AtenOperation(rules.chosen, True),
     "eq.Tensor": compared(np.equal),
     "eq.Scalar": compared(np.equal),
     "ne.Tensor": compared(np.not_equal),
@@ -163,8 +163,8 @@ TABLE: dict[str, Row] = {
     "bitwise_xor.Tensor": of_bits(np.logical_xor),
     "bitwise_xor.Scalar": of_bits(np.logical_xor),
     "bitwise_not.default": of_bits(np.logical_not),
-    "_to_copy.default": Row(rules.cast, True),
-    "copy.default": Row(places.copied),
+    "_to_copy.default": AtenOperation(rules.cast, True),
+    "copy.default": AtenOperation(places.copied),
     "clone.default": plain(rules.itself, folded=True),
     "detach.default": plain(rules.detached, folded=True),
     "alias.default": plain(rules.itself, folded=True),
@@ -188,18 +188,18 @@ TABLE: dict[str, Row] = {
     "slice_scatter.default": plain(places.slice_replaced),
     # at integers
     "embedding.default": plain(places.embedded),
-    "index.Tensor": Row(places.indexed),
-    "index_select.default": Row(places.picked),
-    "gather.default": Row(places.gathered),
+    "index.Tensor": AtenOperation(places.indexed),
+    "index_select.default": AtenOperation(places.picked),
+    "gather.default": AtenOperation(places.gathered),
     # new values
-    "empty.memory_format": Row(places.undefined),
-    "empty_permuted.default": Row(places.undefined),
-    "full.default": Row(places.filled),
-    "full_like.default": Row(places.filled),
-    "scalar_tensor.default": Row(places.number),
-    "eye.default": Row(places.identity),
-    "eye.m": Row(places.identity),
-    "arange.start_step": Row(places.counted),
+    "empty.memory_format": AtenOperation(places.undefined),
+    "empty_permuted.default": AtenOperation(places.undefined),
+    "full.default": AtenOperation(places.filled),
+    "full_like.default": AtenOperation(places.filled),
+    "scalar_tensor.default": AtenOperation(places.number),
+    "eye.default": AtenOperation(places.identity),
+    "eye.m": AtenOperation(places.identity),
+    "arange.start_step": AtenOperation(places.counted),
 }
 
 ADVICE: dict[str, str] = {

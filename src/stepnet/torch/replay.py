@@ -34,10 +34,10 @@ from stepnet.importers.placed import Placed, beside, two_orders
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.importers.values import reshaped, to_extent
 from stepnet.model.counting import length_of
-from stepnet.torch.aten import ADVICE, TABLE, Row
-from stepnet.torch.aten_graph import Graph
+from stepnet.torch.aten import ADVICE, TABLE, AtenOperation
+from stepnet.torch.aten_graph import AtenGraph
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.rules import Result
+from stepnet.torch.rules import InferredResult
 
 torch: Any = pytorch("torch")
 READ: Any = torch.ops.aten._local_scalar_dense.default
@@ -45,7 +45,7 @@ READ: Any = torch.ops.aten._local_scalar_dense.default
 
 
 @dataclass(frozen=True)
-class Order:
+class SequenceOrder:
     """Reordering of the sequences, from the order `source` to the order `target`, both names of axes.
 
     The integers 0, 1, ... that number the sequences are an order from an axis to itself.
@@ -56,14 +56,14 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class NoValue:
     """Result that has no value in a model, and that no operation may read. what: its name in messages."""
 
     what: str
 
 
 @dataclass
-class Replay:
+class GraphReplay:
     """Replay of a traced graph of ATen operations on values of a net.
 
     kind: "step" or "model", for messages. builds: the recipe of each recurrent layer, by the number in its
@@ -72,7 +72,7 @@ class Replay:
     """
 
     kind: str
-    graph: Graph
+    graph: AtenGraph
     builds: Sequence[Any]
     like: Traced
     rules: "Mapping[str, Rule]"
@@ -82,11 +82,11 @@ class Replay:
     def of(
         cls,
         kind: str,
-        graph: Graph,
+        graph: AtenGraph,
         arguments: "Sequence[Placed | None]",
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
-    ) -> "Replay":
+    ) -> "GraphReplay":
         """Starts a replay with the graph's arguments; an argument None stands for the lengths of the
         sequences.
         """
@@ -153,7 +153,7 @@ class Replay:
             return node.meta["val"]
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]
-        call = Call.of(self, node)
+        call = ReplayedNode.of(self, node)
         try:
             return (self.rules.get(call.name) or by_table)(call)
         except StepError as error:
@@ -174,20 +174,20 @@ def name_of(node: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class ReplayedNode:
     """One node of the graph with its evaluated arguments, as rules receive it.
 
     name: the operation's name in the tables. arguments: its arguments by the names in the operation's schema,
     with values in place of nodes.
     """
 
-    replay: Replay
+    replay: GraphReplay
     node: Any
     name: str
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, replay: Replay, node: Any) -> "Call":
+    def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
         """The call of a node."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
@@ -215,9 +215,9 @@ class Call:
         """Arguments that are placed values; raises `StepError` for orders and for unknown values."""
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
-            if isinstance(part, Order):
+            if isinstance(part, SequenceOrder):
                 raise refuse("the numbers of sequences in their batch, or their order, enter a value")
-            if isinstance(part, Unknown):
+            if isinstance(part, NoValue):
                 raise refuse(f"{part.what} is not known in a model")
         return [part for part in every if isinstance(part, Placed)]
 
@@ -259,7 +259,7 @@ class Call:
                 raise two_orders(known[size_of(axis)], axis)
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
-    def result(self, axes: Axes) -> Result:
+    def result(self, axes: Axes) -> InferredResult:
         """Describes the result with these axes, features and dtypes, for the rules of the table of
         operations.
         """
@@ -270,10 +270,10 @@ class Call:
         given = [1 if is_size(operand) else operand for operand in given]
         fits = len(given) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in given)
         common = str(torch.result_type(*given)).removeprefix("torch.") if fits else dtype
-        return Result(features_of(axes), dtype, common, extent_of(axes) != CONST, self.replay.like)
+        return InferredResult(features_of(axes), dtype, common, extent_of(axes) != CONST, self.replay.like)
 
 
-Rule = Callable[[Call], Any]
+Rule = Callable[[ReplayedNode], Any]
 
 
 def size_named(size: Any, names: Mapping[Any, str]) -> Any:
@@ -296,7 +296,7 @@ def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
     return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
 
 
-def by_table(call: Call) -> Any:
+def by_table(call: ReplayedNode) -> Any:
     """Computes an operation by its row of the table of operations, which knows features only."""
     row, operands = TABLE[call.name], call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
@@ -314,7 +314,7 @@ def by_table(call: Call) -> Any:
     return placed(called(call, row, call.result(axes[0]), values | translated), axes)
 
 
-def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
+def called(call: ReplayedNode, row: AtenOperation, result: InferredResult, values: Mapping[str, Any]) -> Any:
     """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
     names = [argument.name for argument in call.node.target._schema.arguments]
     positions = names[: len(call.node.args)]
@@ -325,7 +325,7 @@ def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> A
 def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
     """Gives the outputs of a rule their axes: one placed value for one output, a list for several."""
     many = [
-        Unknown("the place of a step")
+        NoValue("the place of a step")
         if value is None
         else Placed(reshaped(to_extent(value, extent_of(own)), features_of(own)), own)
         for value, own in zip(listed(outputs), axes, strict=True)
@@ -340,7 +340,7 @@ def unplaced(argument: Any) -> Any:
     return argument.value if isinstance(argument, Placed) else argument
 
 
-def aligned(call: Call, argument: Any, axes: Axes) -> Any:
+def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
     """Brings an argument of an elementwise operation to the extent and the axes of the result."""
     x = scalar(call, argument) if is_size(argument) else argument
     if not isinstance(x, Placed):
@@ -353,7 +353,7 @@ def at_extent(x: Placed, extent: Extent) -> Placed:
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
-def scalar(call: Call, number: Any) -> Placed:
+def scalar(call: ReplayedNode, number: Any) -> Placed:
     """Makes a value of a symbolic size, such as the number of steps: each sequence's own length."""
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
@@ -368,7 +368,7 @@ def scalar(call: Call, number: Any) -> Placed:
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
 
 
-def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+def check_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
     """Raises `StepError` if an operation without a `dim` argument would drop the axis of sequences or
     steps.
     """
@@ -397,7 +397,7 @@ def features(x: Placed, dims: Any) -> Any:
     return found if isinstance(dims, list) or dims is None else found[0]
 
 
-def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
+def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) -> Any:
     """Computes an operation along the steps of each sequence; returns None if it goes along features."""
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):

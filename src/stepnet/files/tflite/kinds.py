@@ -44,7 +44,7 @@ class TfliteNode:
 
 
 @dataclass(frozen=True)
-class Kind:
+class OperatorKind:
     """A kind of operator: its inputs in order, the schema's number of its options' type, and its options in
     order.
     """
@@ -104,27 +104,29 @@ FULL = {**states("input"), **LSTM, **states("output_state", "cell_state"), **NOR
 
 # By the schema's number of the operator.
 KINDS = {
-    16: Kind("LSTM", FULL, 14, ONE_STEP),
-    24: Kind("RNN", {**states("input"), **RNN, **states("hidden_state")}, 7, (ACTIVATION, ASYMMETRIC)),
-    35: Kind(
+    16: OperatorKind("LSTM", FULL, 14, ONE_STEP),
+    24: OperatorKind(
+        "RNN", {**states("input"), **RNN, **states("hidden_state")}, 7, (ACTIVATION, ASYMMETRIC)
+    ),
+    35: OperatorKind(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
         {**states("input"), **RNN, **states("hidden_state")},
         31,
         (TIME, ACTIVATION, ASYMMETRIC),
     ),
-    44: Kind(
+    44: OperatorKind(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         FULL,
         71,
         (ACTIVATION, *CLIPS, TIME, ASYMMETRIC, ("diagonal_recurrent_tensors", "?", False)),
     ),
-    46: Kind(
+    46: OperatorKind(
         "BIDIRECTIONAL_SEQUENCE_RNN",
         {**states("input"), **both({**RNN, **states("hidden_state")}, ("input",)), **states("aux_input")},
         70,
         (TIME, ACTIVATION, MERGE, ASYMMETRIC),
     ),
-    52: Kind(
+    52: OperatorKind(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
@@ -136,7 +138,7 @@ KINDS = {
     ),
 }
 # The LSTM of five inputs, whose gates lie side by side.
-BASIC = Kind(
+BASIC = OperatorKind(
     "LSTM",
     {
         **states("input", "prev_activation"),
@@ -149,7 +151,7 @@ BASIC = Kind(
 )
 
 
-def misfit(kind: Kind, arrays: Mapping[str, Array]) -> str | None:
+def misfit(kind: OperatorKind, arrays: Mapping[str, Array]) -> str | None:
     """Returns why the arrays of an operator do not fit together, in words; None if they do."""
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():

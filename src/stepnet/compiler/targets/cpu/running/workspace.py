@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.compiler.targets.base import Array
-from stepnet.compiler.targets.cpu.compile.compiled import Compiled, Layout
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
@@ -101,7 +101,7 @@ class Workspace:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledPlan,
         constants: Array,
         lanes: int,
         together: int,
