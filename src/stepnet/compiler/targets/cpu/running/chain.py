@@ -16,7 +16,7 @@ run as one wave, a wavefront, if that is faster: each layer waits, block by bloc
 layer below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -31,6 +31,7 @@ from stepnet.compiler.targets.cpu.running.native import CALL, POINTERS, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
 from stepnet.compiler.targets.cpu.running.reach import Reach
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.targets.watching import watching
 
@@ -69,6 +70,12 @@ class HasSets(Protocol):
     def sets(self, count: int, seconds: float) -> Sets:
         """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
         ...
+
+
+def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
+    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+    for row in space.rows:
+        pack(row, offset, *numbers)
 
 
 class PreparedChain:
@@ -126,14 +133,14 @@ class PreparedChain:
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
         for native, spaces, call, own, lanes in parts:
             for space, (_, words) in zip(spaces, lanes, strict=True):
-                space.write(native.pack, CALL, native.words(call, own, ticks, words))
+                write_words(space, native.pack, CALL, native.words(call, own, ticks, words))
 
     def point(self, arrays: Sequence[CallArrays]) -> None:
         """Writes the pointers to other arrays, and keeps all other words."""
         for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
-            pointers = native.pointers(own)
+            pointers = own.pointers(native.in_words)
             for space in spaces:
-                space.write(native.pack_pointers, POINTERS, pointers)
+                write_words(space, native.pack_pointers, POINTERS, pointers)
 
 
 class KernelChain:
@@ -282,6 +289,15 @@ class Frozen:
     def started(self) -> "StartedFrozen":
         """A new run, to which the arrays of all calls are added."""
         return StartedFrozen(self)
+
+    def call(
+        self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array]
+    ) -> Results:
+        """The results of the only call of a chain of one kernel, on these arrays."""
+        (form,) = self.forms
+        results = form.results()
+        self.run((form.arrays(sequences, initial, statics, results),))
+        return results
 
     def run(self, arrays: Sequence[CallArrays]) -> None:
         """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""

@@ -21,7 +21,7 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.words import ENDING
-from stepnet.compiler.targets.cpu.running.chain import KernelChain
+from stepnet.compiler.targets.cpu.running.chain import KernelChain, write_words
 from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
@@ -65,7 +65,7 @@ class Room:
         self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
         self.in_order[self.first : self.first + len(outputs)] = outputs
         pointers = [pointer(self.in_order[place]) for place in self.native.in_words]
-        space.write(self.native.pack_pointers, POINTERS, pointers)
+        write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
         """Adds the rows that were written to `full`."""

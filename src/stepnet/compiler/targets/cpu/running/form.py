@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Array, Call, Results
-from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator
+from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.records import Axis
 from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall, Kinds
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
@@ -37,6 +37,10 @@ class CallArrays(NamedTuple):
     batch: int
     kinds: Kinds
     kept: Array | None
+
+    def pointers(self, order: Sequence[int]) -> list[int]:
+        """The pointers to the arrays, in the order of their words."""
+        return [pointer(self.in_order[place]) for place in order]
 
     def give_back(self) -> None:
         """Returns the call's temporary buffers to the pool."""

@@ -152,12 +152,7 @@ class Native:
             offset = call.step_offset
             before = pointer(SequenceLayout.of(call.positions).no_steps if offset is None else offset)
         record = pointer(arrays.record)
-        return [ticks, call.last_only, record, before, *lanes, *self.pointers(arrays)]
-
-    def pointers(self, arrays: CallArrays) -> list[int]:
-        """The pointers to the arrays, in the order of their words."""
-        in_order = arrays.in_order
-        return [pointer(in_order[place]) for place in self.in_words]
+        return [ticks, call.last_only, record, before, *lanes, *arrays.pointers(self.in_words)]
 
     # ---- the work before and after the steps
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Arrays, Call, FrozenCall, OptionalArrays, Results, Steps
+from stepnet.compiler.targets.base import Array, Call, FrozenCall, Results, Steps
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
@@ -77,17 +77,7 @@ class Runner:
         started = self.chain.started()
         started.add(call)
         frozen = started.frozen()
-        if frozen is None:
-            return None
-
-        (form,) = frozen.forms
-
-        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-            results = form.results()
-            frozen.run((form.arrays(sequences, initial, statics, results),))
-            return results
-
-        return FrozenCall(run, frozen.bytes)
+        return None if frozen is None else FrozenCall(frozen.call, frozen.bytes)
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:

@@ -18,7 +18,7 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.words import CALL_WORDS
-from stepnet.compiler.targets.cpu.running.chain import PreparedChain, Shape
+from stepnet.compiler.targets.cpu.running.chain import PreparedChain, Shape, write_words
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks, PreparedTasks
@@ -88,8 +88,8 @@ class RowSteps:
         if self.latest.get(id(prepared)) is not arranged:
             self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
             for share in shares:
-                share.space.write(pack_places, AT_PLACES, share.words)
-                share.space.write(pack_lanes, AT_LANES, (share.lanes,))
+                write_words(share.space, pack_places, AT_PLACES, share.words)
+                write_words(share.space, pack_lanes, AT_LANES, (share.lanes,))
             self.latest[id(prepared)] = arranged
         return prepared.runs[0]
 

@@ -1,7 +1,7 @@
 """Workspaces: the scratch memory and the argument words of a set of lanes."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -201,8 +201,3 @@ class Workspace:
     def _table(self, name: str, count: int) -> Array:
         """The first `count` numbers of a table of the call."""
         return numbers_at(self.rows[0][WORD[name]], count)
-
-    def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-        """Writes words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
-        for row in self.rows:
-            pack(row, offset, *numbers)
