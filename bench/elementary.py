@@ -24,7 +24,7 @@ from rich.table import Table
 from stepnet.compiler.targets.cpu.emit.units import ABREAST
 from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, register_type
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
@@ -34,7 +34,7 @@ TORCH = {"arctan": "atan"}
 Call = Callable[[], object]
 
 
-def machine_code(target: Target, names: list[str]) -> dict[str, NativeFunction]:
+def machine_code(target: Processor, names: list[str]) -> dict[str, NativeFunction]:
     """Each function as one of a pointer: to `COUNT` arguments, and the results behind them."""
     module = ir.Module("elementary")
     lanes = ABREAST * target.vector_bytes // 4
@@ -65,7 +65,7 @@ def nanoseconds(call: Call) -> float:
     return (time.perf_counter() - begun) / TURN / COUNT * 1e9
 
 
-def measured(target: Target, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measured(target: Processor, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """The nanoseconds for a number by function and by whose it is."""
     both = aligned(2 * COUNT)
     both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are ordinary

@@ -31,7 +31,7 @@ from bench.runtimes.machine import multiply_adds, streaming
 from stepnet import cells
 from stepnet.compiler import targets as engines
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.limits import processors
 from stepnet.compiler.targets.threads import set_threads
 
@@ -74,7 +74,7 @@ def turn(call: Any, count: int) -> float:
     return min(seconds)
 
 
-def row_of(case: Case, call: Any, threads: int, rounds: int, target: Target) -> Row:
+def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) -> Row:
     """The turns of a case on so many threads, each followed by measurements of the machine."""
     set_threads(threads)
     call()
@@ -96,7 +96,7 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, target: Target) -> 
 
 
 @contextmanager
-def engine_for(target: Target) -> Generator[None]:
+def engine_for(target: Processor) -> Generator[None]:
     """The engine llvm is one for a target; the number of threads is reset at the end."""
     known = engines.ENGINES
     engines.ENGINES = {**known, "llvm": partial(LlvmEngine, target)}

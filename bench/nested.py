@@ -29,7 +29,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.cli.demo import load
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.part_execution import KINDS, Frame, Run
+from stepnet.compiler.targets.part_execution import KINDS, Frame, PartRun
 from stepnet.compiler.targets.threads import threads
 from stepnet.layout import from_torch
 
@@ -190,7 +190,7 @@ def timed(way: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def never(run: Run, frame: Frame) -> bool:
+def never(run: PartRun, frame: Frame) -> bool:
     """False: parts do not run in one go."""
     return False
 
@@ -211,7 +211,7 @@ def parts_of(case: Case, count: int) -> dict[str, float]:
         return run
 
     # One by one: parts that run in one go have no times of their own.
-    with patch.dict(KINDS, {kind: watched(kind) for kind in kinds}), patch.object(Run, "fits", never):
+    with patch.dict(KINDS, {kind: watched(kind) for kind in kinds}), patch.object(PartRun, "fits", never):
         for _ in range(count):
             taken["all"].append(timed(lambda: case.nested(case.groups)))
     return {name: median(found) for name, found in taken.items()}

@@ -35,7 +35,7 @@ from rich.table import Table
 import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.primitives import Run
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun
 
 Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "model", "llvm")
@@ -111,7 +111,7 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     assert layer.recurrence is not None
     assert layer.weights is not None
     first = layer(x, cell="none")  # ahead of the primitive: it tells oneDNN how many threads there are
-    run = Run(layer.library, layer.recurrence, max(case.lengths), len(x))
+    run = PrimitiveRun(layer.library, layer.recurrence, max(case.lengths), len(x))
     layer.weights.bind(run)
     run.view("src_layer")[...] = np.random.default_rng(2).normal(size=run.view("src_layer").shape)
     functions, primitive, stream = layer.library.functions, run.primitive, run.primitive.stream.handle

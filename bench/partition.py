@@ -32,8 +32,8 @@ from bench.attention import Case as Decoder
 from bench.attention import decoder
 from stepnet import cells
 from stepnet.compiler.plan import partition as model
-from stepnet.compiler.plan.load import Load, Machine, Size
-from stepnet.compiler.plan.partition import AtOnce, Partition, Wavefront, Way
+from stepnet.compiler.plan.load import CallSize, Load, Machine
+from stepnet.compiler.plan.partition import CallPartition, Concurrency, Partition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, native
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
 from stepnet.compiler.targets.limits import processors
@@ -174,7 +174,7 @@ def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Ca
     return Trial(what, hidden, rows, ways, named(partition.chosen), calls)
 
 
-def named(way: Way) -> str:
+def named(way: CallPartition) -> str:
     """The column of a way."""
     return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
 
@@ -182,7 +182,7 @@ def named(way: Way) -> str:
 def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
     """A prepared call that is shared in the way of a name. What cannot be shared so is one thread's."""
 
-    def in_that_way(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+    def in_that_way(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
         ways = tuple(model.ways_of(load, size, most, machine))
         return Partition(next((way for way in ways if named(way) == name), ways[0]), ways)
 
@@ -194,13 +194,13 @@ def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
 
 def both_directions(cell: str, hidden: int, rows: int) -> Trial:
     """Both directions of a layer, at the same time and one after the other."""
-    x, seen = inputs(hidden, rows), list[AtOnce]()
+    x, seen = inputs(hidden, rows), list[Concurrency]()
 
-    def as_chosen(*arguments: Any) -> AtOnce:
+    def as_chosen(*arguments: Any) -> Concurrency:
         seen.append(model.at_once(*arguments))
         return seen[-1]
 
-    def prepared(decided: Callable[..., AtOnce]) -> Callable[[], Any]:
+    def prepared(decided: Callable[..., Concurrency]) -> Callable[[], Any]:
         rnn = made(cell, hidden, both=True)
         with replaced(arrangement, "at_once", decided):
             for _ in range(3):
@@ -209,11 +209,13 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
 
     prepared(as_chosen)
     decided = seen[-1]
-    in_turn = prepared(lambda *_: AtOnce(None, (), 0, 0))
+    in_turn = prepared(lambda *_: Concurrency(None, (), 0, 0))
 
-    def at_the_same_time(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Machine) -> AtOnce:
+    def at_the_same_time(
+        loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine
+    ) -> Concurrency:
         ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
-        return AtOnce(tuple(range(len(loads))), tuple(ways), 0, 0)
+        return Concurrency(tuple(range(len(loads))), tuple(ways), 0, 0)
 
     names = [TURNS["turn"], TURNS["once"]]
     ways = tuple(zip(names, (decided.in_turn, decided.seconds), strict=True))
@@ -227,8 +229,8 @@ def stack(name: str, hidden: int, rows: int) -> Trial:
     x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
     seen: list[tuple[Wavefront, float, float]] = []
 
-    def prepared(decide: Callable[[Sequence[Load], Size, Machine], Wavefront]) -> Callable[[], Any]:
-        def decided(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+    def prepared(decide: Callable[[Sequence[Load], CallSize, Machine], Wavefront]) -> Callable[[], Any]:
+        def decided(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
             chosen = model.wavefront(loads, size, most, machine)
             alone, front = by_one(loads, size, machine), in_pairs(loads, size, machine)
             seen.append((chosen, alone.seconds, front.seconds))
@@ -249,20 +251,20 @@ def stack(name: str, hidden: int, rows: int) -> Trial:
     return Trial(name, hidden, rows, ways, names[2 if is_front else int(is_shared)], calls)
 
 
-def by_one(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+def by_one(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
     """Layers by one thread."""
-    ways = tuple(Way("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
+    ways = tuple(CallPartition("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
     seconds = sum(way.seconds for way in ways)
     return Wavefront(((1, 0),) * len(loads), ways, seconds, seconds)
 
 
-def in_turn(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+def in_turn(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
     """Layers one after the other, each shared by threads as is estimated to be the best."""
     ways = tuple(model.partition(load, size, processors(), machine).chosen for load in loads)
     return replace(by_one(loads, size, machine), ways=ways)
 
 
-def in_pairs(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+def in_pairs(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
     """Two layers at a time as a wavefront; the last of an odd number alone."""
     pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
     ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]

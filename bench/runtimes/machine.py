@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Target, host_target
+from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
 SECONDS = 0.01  # of one measurement
@@ -143,7 +143,7 @@ def code() -> Measures:
     return Measures(engine, {name: function(name, 2) for name in ("float32", "float64")}, function("read", 3))
 
 
-def accumulators(target: Target) -> int:
+def accumulators(target: Processor) -> int:
     """How many vectors are added to side by side."""
     return ACCUMULATORS if target.registers >= 32 else ACCUMULATORS // 2
 
@@ -215,7 +215,7 @@ def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> N
     builder.ret_void()
 
 
-def write_read(module: ir.Module, target: Target) -> None:
+def write_read(module: ir.Module, target: Processor) -> None:
     """read(repeats, address, blocks): in every repeat all the blocks, each vector added to an accumulator."""
     builder, function = started(module, "read", 3)
     repeats, address, blocks = function.args

@@ -20,7 +20,7 @@ import stepnet as sn
 from stepnet import arrow, cells
 from stepnet.arrow import predictor as module
 from stepnet.arrow.blocks import cuts
-from stepnet.arrow.runnable import Compiled, Runnable
+from stepnet.arrow.runnable import CompiledModel, Runnable
 
 Array = np.ndarray
 CASES = [(name, kind) for name, kinds in TYPES.items() for kind in kinds]
@@ -278,8 +278,8 @@ def test_a_predictor_can_be_pickled(name: str):
 
 def test_a_model_is_compiled_once(monkeypatch: pytest.MonkeyPatch):
     compiled: list[Any] = []
-    right = Compiled.of
-    monkeypatch.setattr(Compiled, "of", lambda *arguments: compiled.append(1) or right(*arguments))
+    right = CompiledModel.of
+    monkeypatch.setattr(CompiledModel, "of", lambda *arguments: compiled.append(1) or right(*arguments))
     predictor = arrow.Predictor(RNN)
     for _ in range(3):
         predictor(batch_of())
@@ -317,7 +317,7 @@ def test_no_call_takes_more_than_is_said(kind: Any):
 def test_what_lies_between_layers_is_counted():
     wide = sn.Stack([cells.rnn("gru", cells.CELLS["gru"].parameters(IN, 50)), rnn_of("gru", 50, H)])
     sizes = [
-        Compiled.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32")).level_bytes[1]
+        CompiledModel.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32")).level_bytes[1]
         for model in (RNN, wide)
     ]
     assert sizes == [4 * H, 4 * (50 + H)]

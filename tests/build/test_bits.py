@@ -12,7 +12,7 @@ from zoo import sequences
 
 import stepnet as sn
 from stepnet.build import build
-from stepnet.build.workspaces import Workspace
+from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
@@ -157,7 +157,7 @@ def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
         (plan,) = running.schedule_for("llvm").plans
         runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
         engine = runner.native.workspace(4, 1, 0, ends=False)
-        rows.append(Workspace.of(runner.native.compiled, 0).rows)
+        rows.append(WorkspaceOffsets.of(runner.native.compiled, 0).rows)
         assert engine.words[0, WORD["block_steps"]] == rows[-1] // 4
     assert rows[1] == BLOCK_ROWS > BLOCK_BYTES // runner.native.compiled.strides["block"]
     library = library_of(model, tmp_path, inputs=1024)

@@ -25,7 +25,7 @@ from stepnet.build import build
 from stepnet.build import load as load_library
 from stepnet.cli.commands import app
 from stepnet.files import formats, interchange
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.layout.options import OPTIONS
 from stepnet.model.verdict import verify_models
 from stepnet.onnx import save as save_onnx
@@ -355,7 +355,7 @@ def test_every_option_that_a_question_names_has_a_case():
 @pytest.mark.parametrize("row", OPTIONS)
 def test_the_argument_that_a_question_names_is_one(row: str):
     takes = (
-        *(sn.convert, interchange.convert_file, Choice, formats.read, arrow.run),
+        *(sn.convert, interchange.convert_file, LayoutChoice, formats.read, arrow.run),
         *(load_library, verify_models),
     )
     name = OPTIONS[row].argument.partition("=")[0]

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from stepnet.model.file import read_model
@@ -133,8 +133,8 @@ def test_a_program_is_run_as_its_graph_says(tmp_path: Path, name: str, dynamic: 
     model = Code(code, **modules)
     path = saved(tmp_path / "m.pt2", model, dynamic=dynamic)
     check_same(path, model)
-    check_same(path, model, choice=Choice(stack=True))
-    check_same(path, model, choice=Choice(stack=True), recurrent_only=True)
+    check_same(path, model, choice=LayoutChoice(stack=True))
+    check_same(path, model, choice=LayoutChoice(stack=True), recurrent_only=True)
 
 
 @pytest.mark.parametrize("dynamic", [None, 1])
@@ -234,7 +234,7 @@ def test_what_a_row_of_layers_does_not_express_is_refused_by_name(tmp_path: Path
     model, words = REFUSED[name]
     path = saved(tmp_path / "m.pt2", model)
     with pytest.raises(LayoutError) as raised:
-        read_model(path, Choice(stack=stack))
+        read_model(path, LayoutChoice(stack=stack))
     assert words in str(raised.value)
 
 
@@ -303,16 +303,16 @@ def test_another_activation_than_the_files_is_refused(tmp_path: Path, name: str,
     path, other = saved(tmp_path / "m.pt2", model), {"tanh": "relu", "relu": "tanh"}[name]
     said = f"the file says candidate_activation={name} of a, and not {other} as --semantics says"
     for field in ("candidate_activation", "a:candidate_activation"):
-        check_same(path, model, choice=Choice(semantics={field: name}), recurrent_only=only)
+        check_same(path, model, choice=LayoutChoice(semantics={field: name}), recurrent_only=only)
         with pytest.raises(LayoutError, match=said):
-            read_model(path, Choice(semantics={field: other}), recurrent_only=only)
+            read_model(path, LayoutChoice(semantics={field: other}), recurrent_only=only)
 
 
 def test_another_order_than_the_files_is_refused(tmp_path: Path):
     path = saved(tmp_path / "m.pt2", Code(lambda s, x: s.a(s.b(x)[0])[0], a=A, b=B))
     with pytest.raises(LayoutError, match=r"a takes the outputs of b, which .* would run after it"):
-        read_model(path, Choice(order=("a", "b"), stack=True))
-    assert read_model(path, Choice(order=("b", "a"), stack=True)).left_out == ()
+        read_model(path, LayoutChoice(order=("a", "b"), stack=True))
+    assert read_model(path, LayoutChoice(order=("b", "a"), stack=True)).left_out == ()
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_another_layout_than_the_files_is_refused(tmp_path: Path, layout: str, w
     path = saved(tmp_path / "m.pt2", Code(lambda s, x: s.a(x)[0], a=gru()))
     for only in (False, True):
         with pytest.raises(LayoutError, match=words):
-            read_model(path, Choice(layout=layout), recurrent_only=only)
+            read_model(path, LayoutChoice(layout=layout), recurrent_only=only)
 
 
 def test_a_row_is_converted_in_the_order_of_the_graph(tmp_path: Path):
@@ -344,6 +344,6 @@ def test_a_module_that_a_program_does_not_use_is_none_of_the_models(tmp_path: Pa
     assert read_model(path).left_out == ()
     assert read_model(path, recurrent_only=True).left_out == tuple(model.rest)
     with pytest.raises(LayoutError, match="no recurrent module is called 'b'"):
-        read_model(path, Choice(module="b"))
+        read_model(path, LayoutChoice(module="b"))
     done = convert_file(path, "keras", tmp_path / "m.keras")
     assert [*done.reports] == ["a."]

@@ -8,11 +8,11 @@ from rich.text import Text
 
 from stepnet.explain.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
 from stepnet.explain.equations import equations
-from stepnet.explain.ties import Side
+from stepnet.explain.ties import ConversionSide
 from stepnet.explain.weights import signs, weights_text
 from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import axes_text, parse, terms
-from stepnet.layout.places import Block, index_map
+from stepnet.layout.places import ParameterBlock, index_map
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.semantics import Semantics
@@ -157,7 +157,7 @@ def test_equations_of_unusual_functions():
 
 def text_of(record: Record, sizes: Sizes, width: int = 100) -> Text:
     """Such arrays in the terminal."""
-    side = Side("source", arrays_of(record, sizes), record, sizes, Semantics(record.cell))
+    side = ConversionSide("source", arrays_of(record, sizes), record, sizes, Semantics(record.cell))
     return weights_text(side, width)
 
 
@@ -211,17 +211,20 @@ def test_large_blocks_are_said_once():
 def test_a_number_takes_seven_characters_whatever_it_is(value: str):
     rnn = records()["keras.rnn"]
     arrays = {"kernel": np.full((1, 1), float(value)), "recurrent_kernel": np.ones((1, 1))}
-    text = weights_text(Side("source", arrays, rnn, Sizes(1, 1), Semantics("rnn"))).plain
+    text = weights_text(ConversionSide("source", arrays, rnn, Sizes(1, 1), Semantics("rnn"))).plain
     assert f"\n  n {value:>7}\n" in text
 
 
 def test_numbers_that_were_not_moved_have_a_mark():
     lstm = records()["cudnn.lstm"]
-    side = Side("target", arrays_of(lstm, Sizes(1, 1)), lstm, Sizes(1, 1), Semantics("lstm"))
-    kinds = dict.fromkeys(side.places, "moved") | {Block("b", "i"): "filled", Block("b", "f"): "summed"}
+    side = ConversionSide("target", arrays_of(lstm, Sizes(1, 1)), lstm, Sizes(1, 1), Semantics("lstm"))
+    kinds = dict.fromkeys(side.places, "moved") | {
+        ParameterBlock("b", "i"): "filled",
+        ParameterBlock("b", "f"): "summed",
+    }
     assert "i∅ 8.0000  fΣ 9.0000  g      10" in weights_text(side, 100, kinds).plain.replace("\n", "")
     sizes = Sizes(100, 64)
-    large = Side("target", arrays_of(lstm, sizes), lstm, sizes, Semantics("lstm"))
+    large = ConversionSide("target", arrays_of(lstm, sizes), lstm, sizes, Semantics("lstm"))
     assert " b_i∅ 64   b_fΣ 64   b_g 64 " in weights_text(large, 100, kinds).plain.replace("\n ", "")
     assert signs(side, kinds)["∅"] == "filled: from no number of the source"
     assert set(signs(side, dict.fromkeys(kinds, "moved"))) & {"∅", "Σ", "✗"} == set()

@@ -13,9 +13,9 @@ from stepnet.compiler.net.ir import Builder, Node, Recur
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.targets import engine_named
-from stepnet.explain.document import Line, Section, Table, headed
+from stepnet.explain.document import DocumentTable, OperationLine, TitledSection, headed
 from stepnet.explain.expressions import expression, view
-from stepnet.explain.facts import Stage, explanation
+from stepnet.explain.facts import StageFacts, explanation
 from stepnet.explain.plan import explain
 from stepnet.explain.text import WIDTH, WRAPPED, amount, text
 
@@ -104,12 +104,12 @@ def test_golden_text_of_a_gru(monkeypatch: pytest.MonkeyPatch):
 def test_costs_of_a_gru_by_hand():
     once, before, loop = explanation(gru().schedule).stages
     # The two biases of r and of z are added once; before the loop each gate adds one.
-    assert once == Stage("once", once.phases, 2 * HIDDEN, 4 * 4 * HIDDEN, 4 * 2 * HIDDEN)
-    assert before == Stage(
+    assert once == StageFacts("once", once.phases, 2 * HIDDEN, 4 * 4 * HIDDEN, 4 * 2 * HIDDEN)
+    assert before == StageFacts(
         "before", before.phases, 2 * INPUTS * 12 + 3 * HIDDEN, 4 * (INPUTS * 12 + 12), 4 * (INPUTS + 12)
     )
     functions = 3 * 15 + 8  # two sigmoids and a tanh; and eight additions and the like
-    assert loop == Stage(
+    assert loop == StageFacts(
         "loop", loop.phases, 2 * HIDDEN * 12 + functions * HIDDEN, 4 * (HIDDEN * 12 + 4), 4 * (12 + 4 + 4)
     )
 
@@ -245,29 +245,37 @@ results
 
 
 def test_items_are_indented_below_their_title_and_gaps_are_empty_lines() -> None:
-    inner = Section("phase 1", (Line(("%1", "%2"), "x @ W", "2 x f32[4]"),))
+    inner = TitledSection("phase 1", (OperationLine(("%1", "%2"), "x @ W", "2 x f32[4]"),))
     last = " " * (WIDTH - len("    %1, %2 = x @ W") - len("2 x f32[4]"))
-    assert text([Section("loop", ("a note\nof two lines", "", inner)), Section("results")]) == (
+    assert text([TitledSection("loop", ("a note\nof two lines", "", inner)), TitledSection("results")]) == (
         f"loop\n  a note\n  of two lines\n\n  phase 1\n    %1, %2 = x @ W{last}2 x f32[4]\n\nresults"
     )
 
 
 def test_without_a_title_items_stand_one_below_the_other() -> None:
-    first, second = headed("layer 0:", [Section("engine: llvm", ("chosen",)), Section("results")])
+    first, second = headed("layer 0:", [TitledSection("engine: llvm", ("chosen",)), TitledSection("results")])
     assert text([first, second]) == "layer 0:\nengine: llvm\n  chosen\n\nresults"
 
 
 def test_columns_are_as_wide_as_said_or_as_their_widest_cell() -> None:
     rows = (("W", "96 B", "per step"), ("weights", "1.2 kB", ""))
-    assert text([Section("", (Table(rows),))]) == "W        96 B    per step\nweights  1.2 kB"
-    assert text([Section("", (Table(rows, ("<", ">")),))]) == "W          96 B  per step\nweights  1.2 kB"
-    assert text([Section("", (Table(rows, ("<4", ">7")),))]) == "W       96 B per step\nweights  1.2 kB"
-    assert text([Section("none", (Table(()),))]) == "none"
+    assert text([TitledSection("", (DocumentTable(rows),))]) == "W        96 B    per step\nweights  1.2 kB"
+    assert (
+        text([TitledSection("", (DocumentTable(rows, ("<", ">")),))])
+        == "W          96 B  per step\nweights  1.2 kB"
+    )
+    assert (
+        text([TitledSection("", (DocumentTable(rows, ("<4", ">7")),))])
+        == "W       96 B per step\nweights  1.2 kB"
+    )
+    assert text([TitledSection("none", (DocumentTable(()),))]) == "none"
 
 
 def test_the_last_cell_goes_on_below_itself() -> None:
     words = " ".join(["word"] * 40)
-    first, *others = text([Section("", (Table((("llvm", words),), ("<11",), wraps=True),))]).splitlines()
+    first, *others = text(
+        [TitledSection("", (DocumentTable((("llvm", words),), ("<11",), wraps=True),))]
+    ).splitlines()
     assert first.startswith("llvm        word")
     assert others
     assert all(line.startswith(" " * 12 + "word") and len(line) <= WRAPPED for line in others)

@@ -19,7 +19,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from stepnet.files import interchange
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read, write
 from stepnet.files.verified import weights
 
@@ -126,7 +126,7 @@ def test_an_lstm_that_two_frameworks_call_alike_is_asked_about(tmp_path: Path):
     assert "haste.lstm" in said
     assert "--from" in said
     for layout in ("keras", "haste"):
-        (module,) = Choice(layout).modules(read(tmp_path / "lstm.npz", layout))
+        (module,) = LayoutChoice(layout).modules(read(tmp_path / "lstm.npz", layout))
         assert module.layout == f"{layout}.lstm"
 
 

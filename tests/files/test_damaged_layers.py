@@ -24,7 +24,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.model import Model, among
 from stepnet.layout import from_torch
@@ -204,7 +204,7 @@ def title(one: Record) -> str:
 def lost(model: Model, layout: str | None, expected: int) -> bool:
     """Whether fewer layers than expected are taken of a model without an error."""
     try:
-        return len(Choice(layout).checked_modules(model, copied=False)) < expected
+        return len(LayoutChoice(layout).checked_modules(model, copied=False)) < expected
     except LayoutError:
         return False
 
@@ -326,7 +326,11 @@ LEFT_OUT = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_layer_that_only_the_configuration_has_is_an_error(tmp_path: Path, layer: str, ending: str):
     file = keras_file(tmp_path / f"model{ending}")
-    assert [module.name for module in Choice().modules(read(file))] == ["lstm", "bidirectional", "second"]
+    assert [module.name for module in LayoutChoice().modules(read(file))] == [
+        "lstm",
+        "bidirectional",
+        "second",
+    ]
     if ending == ".h5":
         with h5py.File(file, "r+") as weights:
             weights[f"model_weights/{layer}"].attrs["weight_names"] = np.array([], "S1")
@@ -342,7 +346,7 @@ def test_a_layer_that_only_the_configuration_has_is_an_error(tmp_path: Path, lay
 
 def test_a_group_of_weights_that_are_not_those_of_its_class_is_an_error(tmp_path: Path):
     file = keras_file(tmp_path / "model.weights.h5")
-    assert len(Choice().modules(read(file))) == 3
+    assert len(LayoutChoice().modules(read(file))) == 3
     edit(file, lambda name: None if name == "layers/lstm_1/cell/vars/1" else name)
     assert (
         "layers/lstm_1 has the name of a layer LSTM: kernel, recurrent_kernel and bias of one number of "

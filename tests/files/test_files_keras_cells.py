@@ -20,7 +20,7 @@ from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.account import check_merges
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.model import Model, Module
 from stepnet.files.verified import weights
@@ -377,5 +377,5 @@ def test_a_merge_that_nobody_says_is_refused(made: Callable[[str], Path]):
     model = read(made("3") / "both" / "model.weights.h5")
     with pytest.raises(LayoutError, match="both runs in both directions"):
         check_merges(model.modules)
-    (module,) = Choice(semantics={"merge": "sum"}).modules(model)
+    (module,) = LayoutChoice(semantics={"merge": "sum"}).modules(model)
     assert module.merge == "sum"

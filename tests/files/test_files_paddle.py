@@ -17,7 +17,7 @@ from memory import memory
 
 from stepnet.errors import FileError
 from stepnet.files.pickles.paddle import DTYPES, read, write
-from stepnet.files.pickles.values import Call, Name, Pairs, dump
+from stepnet.files.pickles.values import Name, Pairs, PickledCall, dump
 
 PROTOCOLS = [2, 3, 4, 5]
 RNG = np.random.default_rng(0)
@@ -180,11 +180,11 @@ def pickled(value: object) -> bytes:
 
 def array_of(
     shape: object = (2, 3), code: object = "f4", order: object = "<", fortran: object = False, size: int = 24
-) -> Call:
-    dtype = Call("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))
+) -> PickledCall:
+    dtype = PickledCall("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))
     data = np.zeros(size, np.uint8)
     empty = (Name("numpy.ndarray"), (0,), "b")
-    return Call("numpy.core.multiarray._reconstruct", empty, (1, shape, dtype, fortran, data))
+    return PickledCall("numpy.core.multiarray._reconstruct", empty, (1, shape, dtype, fortran, data))
 
 
 KNOWN = "is no array in a form that stepnet knows"
@@ -203,25 +203,35 @@ HOSTILE = {
     ],
     "its arrays have more bytes than itself": [array_of((1 << 20,)), array_of((1 << 57,))],
     "holds truth values other than 0 and 1": [
-        Call(
+        PickledCall(
             "numpy.core.numeric._frombuffer",
-            (np.full(2, 2, np.uint8), Call("numpy.dtype", ("b1",)), (2,), "C"),
+            (np.full(2, 2, np.uint8), PickledCall("numpy.dtype", ("b1",)), (2,), "C"),
         ),
     ],
     KNOWN: [
         array_of(fortran=7),
-        Call("numpy.core.multiarray._reconstruct", ()),
-        Call("numpy.core.multiarray._reconstruct", (), (1, (2, 3), "f4", False, np.zeros(24, np.uint8))),
-        Call(
-            "numpy.core.numeric._frombuffer", (np.zeros(1, np.uint8), Call("numpy.dtype", ("u1",)), (1,), "K")
+        PickledCall("numpy.core.multiarray._reconstruct", ()),
+        PickledCall(
+            "numpy.core.multiarray._reconstruct", (), (1, (2, 3), "f4", False, np.zeros(24, np.uint8))
+        ),
+        PickledCall(
+            "numpy.core.numeric._frombuffer",
+            (np.zeros(1, np.uint8), PickledCall("numpy.dtype", ("u1",)), (1,), "K"),
         ),
     ],
     "needs 24 bytes and has none": [
-        Call("numpy.core.numeric._frombuffer", (None, Call("numpy.dtype", ("f4",)), (2, 3), "C")),
-        Call("numpy.core.numeric._frombuffer", ((1, 2), Call("numpy.dtype", ("f4",)), (2, 3), "C")),
+        PickledCall(
+            "numpy.core.numeric._frombuffer", (None, PickledCall("numpy.dtype", ("f4",)), (2, 3), "C")
+        ),
+        PickledCall(
+            "numpy.core.numeric._frombuffer", ((1, 2), PickledCall("numpy.dtype", ("f4",)), (2, 3), "C")
+        ),
     ],
     "has a text where its bytes must be": [
-        Call("numpy.core.numeric._frombuffer", ("\u0100" * 24, Call("numpy.dtype", ("f4",)), (2, 3), "C")),
+        PickledCall(
+            "numpy.core.numeric._frombuffer",
+            ("\u0100" * 24, PickledCall("numpy.dtype", ("f4",)), (2, 3), "C"),
+        ),
     ],
     "holds dtype ''": [array_of(code=None), array_of(code=7), array_of(code="")],
     "holds dtype 'f4,f4'": [array_of(code="f4,f4")],

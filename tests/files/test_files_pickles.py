@@ -18,10 +18,10 @@ from memory import memory
 
 from stepnet.errors import FileError
 from stepnet.files.pickles import opcodes as pickles
-from stepnet.files.pickles.machine import Source
+from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.objects import attributes
 from stepnet.files.pickles.opcodes import ACTIONS, load
-from stepnet.files.pickles.values import Call, Name, Pairs, Reference, children, dump, leaves
+from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, children, dump, leaves
 
 PROTOCOLS = range(6)
 LEAVES = st.one_of(
@@ -46,7 +46,7 @@ TREES = st.recursive(
 
 
 def loaded(data: bytes, names: frozenset[str] = frozenset(), **options: Any) -> Any:
-    return load(Source(io.BytesIO(data), 0, len(data)), names, "save the arrays alone", **options)
+    return load(FileRange(io.BytesIO(data), 0, len(data)), names, "save the arrays alone", **options)
 
 
 def plain(value: Any) -> Any:
@@ -113,10 +113,10 @@ def test_strings_and_dictionaries_of_python_2():
 
 def test_calls_are_only_noted():
     found = loaded(b"cmy.module\nmake\n(K\x01tR}X\x01\x00\x00\x00aK\x02sb.", frozenset({"my.module.make"}))
-    assert isinstance(found, Call)
+    assert isinstance(found, PickledCall)
     assert (found.name, found.arguments, plain(found.state)) == ("my.module.make", (1,), {"a": 2})
     found = loaded(b"\x8c\x02my\x8c\x04make\x93)\x81.", frozenset({"my.make"}))
-    assert isinstance(found, Call)
+    assert isinstance(found, PickledCall)
     assert found.name == "my.make"
     named = loaded(b"cmy.module\nmake\n.", frozenset({"my.module.make"}))
     assert isinstance(named, Name)
@@ -188,7 +188,7 @@ def test_names_outside_the_table_are_refused(name: str):
 
 def anything(data: bytes) -> object:
     """The value of a pickle that may name anything."""
-    return load(Source(io.BytesIO(data), 0, len(data)))
+    return load(FileRange(io.BytesIO(data), 0, len(data)))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -197,7 +197,7 @@ def test_without_a_table_names_are_no_more_than_names(name: str):
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     for data in (f"c{name}\n(K\x01tR.", f"(c{name}\nK\x01o.", f"(K\x01i{name}\n."):
         made = anything(data.encode())
-        assert isinstance(made, Call)
+        assert isinstance(made, PickledCall)
         assert made.name == full
 
 
@@ -222,12 +222,12 @@ def test_objects_are_their_attributes(protocol: int):
     words.note, row.note = "w", "r"  # type: ignore[attr-defined]
     own = Own(text="here", words=words, row=row)
     made = anything(pickle.dumps(own, protocol))
-    assert isinstance(made, Call)
+    assert isinstance(made, PickledCall)
     held = dict(attributes(made))
     assert held["text"] == "here"
     for name, items in {"words": [("a", 1), ("b", 2)], "row": [(0, 3), (1, 4)]}.items():
         inner = held[name]
-        assert isinstance(inner, Call)
+        assert isinstance(inner, PickledCall)
         pairs = [*inner.items, *(pair for part in inner.arguments for pair in children(part))]
         assert pairs == items
         assert attributes(inner) == [("note", name[0])]
@@ -371,7 +371,9 @@ def test_what_is_written_is_read():
     )
     stream = io.BytesIO()
     dump(
-        Pairs([("tree", tree), ("call", Call("a.f", (1,), (2,))), ("out", Reference(("x", 3)))]),
+        Pairs(
+            [("tree", tree), ("call", PickledCall("a.f", (1,), (2,))), ("out", PersistentReference(("x", 3)))]
+        ),
         stream.write,
         4,
     )

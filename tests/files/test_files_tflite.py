@@ -17,7 +17,7 @@ from tolerance import assert_close
 from zoo import sigmoid
 
 from stepnet.errors import FileError, InputError, LayoutError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read as read_model
 from stepnet.files.interchange import convert_file
 from stepnet.files.tflite import file as tflite
@@ -461,7 +461,7 @@ def test_an_operator_that_takes_more_than_another_gives_does_not_follow_it(tmp_p
     assert (first.follows, second.follows) == ("", "")
     for stack in (False, True):
         with pytest.raises(LayoutError, match="the file says that it takes something else, or more"):
-            convert_file(source, "onnx", out, choice=Choice(stack=stack))
+            convert_file(source, "onnx", out, choice=LayoutChoice(stack=stack))
 
 
 def test_an_operator_between_two_is_named_but_where_its_tensor_is_called_as_a_recurrent_one():
@@ -566,8 +566,10 @@ def test_operators_that_are_not_converted_are_in_the_account(tmp_path: Path):
         "(SOFTMAX)",
     ]
     with pytest.raises(LayoutError, match=r"it takes .*dense_1.* instead: "):
-        convert_file(source, "tflite", out, choice=Choice(stack=True))
-    done = convert_file(source, "keras", tmp_path / "out.npz", choice=Choice(semantics={"cell_clip": 0}))
+        convert_file(source, "tflite", out, choice=LayoutChoice(stack=True))
+    done = convert_file(
+        source, "keras", tmp_path / "out.npz", choice=LayoutChoice(semantics={"cell_clip": 0})
+    )
     assert [name for name in done.account.layers if "SOFTMAX" in name] == [
         "StatefulPartitionedCall:0 (SOFTMAX)"
     ]

@@ -25,7 +25,7 @@ from memory import memory
 from stepnet.errors import FileError
 from stepnet.files.pickles.torch import read, write
 from stepnet.files.pickles.torch_tensor import DTYPES
-from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump
+from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, dump
 
 LEGACY = {"_use_new_zipfile_serialization": False}
 FORMATS: dict[str, dict[str, Any]] = {"zip": {}, "stream": LEGACY}
@@ -301,7 +301,15 @@ def test_the_tar_format(tmp_path: Path):
     view = pickled((12, 11, 2, 9))[2:-1]
     storages += struct.pack("<q", 12) + bits(whole) + b"\x80\x02](" + view + b"e."
     tensors = pickled(2) + old_tensor(21, 11, 1, (2, 3), (1, 2)) + old_tensor(22, 12, 3, (), ())
-    value = pickled(Pairs([("x", Reference("21")), ("inner", Pairs([("y", Reference("22"))])), ("epoch", 3)]))
+    value = pickled(
+        Pairs(
+            [
+                ("x", PersistentReference("21")),
+                ("inner", Pairs([("y", PersistentReference("22"))])),
+                ("epoch", 3),
+            ]
+        )
+    )
     path = tar(tmp_path / "old.pt", storages, tensors, value)
     expected = {"x": whole.as_strided((2, 3), (1, 2), 1), "inner.y": whole[5]}
     check(path, expected)
@@ -312,8 +320,16 @@ def test_the_tar_format(tmp_path: Path):
     late = storages.replace(view, pickled((12, 11, 2, 11))[2:-1])
     endless = storages.replace(struct.pack("<q", 12), b"\xff" * 7 + b"\x7f")
     broken = {
-        "its pickle asks for a tensor that it does not hold": (storages, tensors, pickled(Reference("5"))),
-        "'tensor' reaches to number 14 of a storage of 12": (storages, beyond, pickled(Reference("21"))),
+        "its pickle asks for a tensor that it does not hold": (
+            storages,
+            tensors,
+            pickled(PersistentReference("5")),
+        ),
+        "'tensor' reaches to number 14 of a storage of 12": (
+            storages,
+            beyond,
+            pickled(PersistentReference("21")),
+        ),
         "its tar has a tensor without a key or a storage": (storages, pickled(1) + pickled(3), value),
         "its tar does not say how many storages or tensors it has": (storages, pickled(1 << 40), value),
         "its tar has a view that is none of a storage": (late, tensors, value),
@@ -426,8 +442,8 @@ def tensor(
     strides: object = (3, 1),
     name: str = "torch._utils._rebuild_tensor_v2",
     rest: tuple[object, ...] = (False, None),
-) -> Call:
-    return Call(name, (Reference(storage), offset, shape, strides, *rest))
+) -> PickledCall:
+    return PickledCall(name, (PersistentReference(storage), offset, shape, strides, *rest))
 
 
 def stored(
@@ -454,8 +470,8 @@ PARTS = {
         tensor(strides=None),
         tensor(strides=(-3, -1)),
         tensor(strides=(1 << 62, 1)),
-        Call("torch._utils._rebuild_tensor_v2", ()),
-        Call("torch._utils._rebuild_tensor_v2", (7, 0, (2, 3), (3, 1), False, None)),
+        PickledCall("torch._utils._rebuild_tensor_v2", ()),
+        PickledCall("torch._utils._rebuild_tensor_v2", (7, 0, (2, 3), (3, 1), False, None)),
     ],
     "axes and strides for": [tensor(strides=(1,)), tensor(strides=())],
     "reaches to number": [
@@ -487,17 +503,19 @@ PARTS = {
     "'x' holds qint8, which stepnet does not read": [tensor(stored(Name("torch.QInt8Storage")))],
     "times as large as itself": [tensor(stored(count=1), shape=(1 << 20,), strides=(0,))],
     "is no tensor in a form that stepnet knows": [
-        Call("torch._utils._rebuild_parameter", ()),
-        Call("torch._utils._rebuild_parameter", ("text", False, None)),
-        Call("torch._tensor._rebuild_from_type_v2", (Name("numpy.ndarray"), Name("torch.Tensor"), (), None)),
-        Call("torch._tensor._rebuild_from_type_v2", (7, Name("torch.Tensor"), (), None)),
+        PickledCall("torch._utils._rebuild_parameter", ()),
+        PickledCall("torch._utils._rebuild_parameter", ("text", False, None)),
+        PickledCall(
+            "torch._tensor._rebuild_from_type_v2", (Name("numpy.ndarray"), Name("torch.Tensor"), (), None)
+        ),
+        PickledCall("torch._tensor._rebuild_from_type_v2", (7, Name("torch.Tensor"), (), None)),
     ],
 }  # fmt: skip
 
 
-def wrapped(call: Call, times: int) -> Call:
+def wrapped(call: PickledCall, times: int) -> PickledCall:
     for _ in range(times):
-        call = Call("torch._utils._rebuild_parameter", (call, False, None))
+        call = PickledCall("torch._utils._rebuild_parameter", (call, False, None))
     return call
 
 
@@ -533,7 +551,7 @@ def test_nothing_is_run(tmp_path: Path):
         "builtins.getattr",
         "torch.load",
     ]:
-        call = Call(name, (f"echo > {mark}",))
+        call = PickledCall(name, (f"echo > {mark}",))
         assert read(zipped(tmp_path / "x.pt", call)) == {}
         check(zipped(tmp_path / "x.pt", Pairs([("x", tensor()), ("y", call)])), {"x": torch.zeros(2, 3)})
         message = refusal(read, zipped(tmp_path / "x.pt", Pairs([("x", tensor(stored(call)))])))
@@ -550,7 +568,7 @@ def test_nothing_is_run(tmp_path: Path):
             else:
                 assert read(path) == {}
     assert not mark.exists()
-    pickle.loads(pickled(Call("posix.system", (f"echo > {mark}",))))
+    pickle.loads(pickled(PickledCall("posix.system", (f"echo > {mark}",))))
     assert mark.exists()  # and Python's own reader runs it
 
 

@@ -22,7 +22,7 @@ from containers import changed, cut, refusal, samples, unpacked
 
 from stepnet.errors import FileError
 from stepnet.files import checksums
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import BY_TITLE, FORMATS, kind, read
 from stepnet.files.interchange import convert_file
 from stepnet.files.raw import write_buffers
@@ -215,7 +215,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "made").mkdir()
     with tarfile.open(folder / "made" / "model.nemo", "w") as archive:
         archive.add(folder / "torch" / "state.pt", "./model_weights.ckpt")
-    lone = Choice(module=read(folder / "torch" / "state.pt").modules[0].name)
+    lone = LayoutChoice(module=read(folder / "torch" / "state.pt").modules[0].name)
     convert_file(folder / "torch" / "state.pt", "cudnn", folder / "made" / "raw.json", choice=lone)
     arrays: dict[str, Any] = {name: each for name, each in samples(np.float32).items() if each.ndim}
     for title, ending in (("safetensors", "safetensors"), ("NumPy", "npz"), ("Flax", "msgpack")):

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from stepnet.errors import StepnetError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from tests.cli.test_cli import refusal
 
 INPUTS, HIDDEN = 3, 4
-TANH = Choice(semantics={"candidate_activation": "tanh"})
+TANH = LayoutChoice(semantics={"candidate_activation": "tanh"})
 
 
 def saved(path: Path, state: Any) -> Path:
@@ -71,13 +71,13 @@ def test_what_a_layer_without_a_name_normalises_is_no_part_of_another_layer(tmp_
         said = refusal("convert", source, "--to", "keras", "-o", out, *more)
         assert "has layernorm_i.weight, layernorm_i.bias, which torch.lstm_cell does not have" in said
     dropped = ("layernorm_i.weight", "layernorm_i.bias")
-    assert convert_file(source, "keras", out, choice=Choice(drop=dropped)).account.left == dropped
+    assert convert_file(source, "keras", out, choice=LayoutChoice(drop=dropped)).account.left == dropped
 
 
 def test_what_is_behind_another_layer_is_none_of_a_layer_without_a_name(tmp_path: Path):
     state = {**nn.LSTM(INPUTS, HIDDEN).state_dict(), **nn.GRU(INPUTS, HIDDEN).state_dict(prefix="b.")}
     source = saved(tmp_path / "x.pt", {**state, "b.h0": torch.ones(4)})
-    done = convert_file(source, "keras", tmp_path / "x.npz", choice=Choice(drop=["b.h0"]))
+    done = convert_file(source, "keras", tmp_path / "x.npz", choice=LayoutChoice(drop=["b.h0"]))
     assert done.account.left == ("b.h0",)
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "y.npz")
     assert "b has b.h0, which" in said
@@ -106,7 +106,7 @@ def test_what_an_optimiser_keeps_is_no_layer_unless_somebody_says_so(tmp_path: P
         "say --from optimizer=torch.lstm (Python: layouts={'optimizer': 'torch.lstm'}) if it is a layer"
         in said
     )
-    convert_file(source, "torch", out, choice=Choice(layouts={"optimizer": "torch.lstm"}))
+    convert_file(source, "torch", out, choice=LayoutChoice(layouts={"optimizer": "torch.lstm"}))
     found = torch.load(out, weights_only=True)
     assert all(torch.equal(found[name.removeprefix("optimizer.")], one) for name, one in kept.items())
 
@@ -152,7 +152,9 @@ def test_another_merge_than_the_files_is_refused(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN, bidirectional=True).state_dict())
     for choice, said in (("sum", "merges its directions by concat, and not by sum"), ("foo", "merge is ")):
         with pytest.raises(StepnetError, match=said):
-            convert_file(source, "keras", tmp_path / "x.npz", choice=Choice(semantics={"merge": choice}))
+            convert_file(
+                source, "keras", tmp_path / "x.npz", choice=LayoutChoice(semantics={"merge": choice})
+            )
 
 
 def test_a_layer_without_a_name_cannot_be_named(tmp_path: Path):

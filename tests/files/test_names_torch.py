@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from stepnet.files.pickles.torch import read as arrays_of
@@ -132,7 +132,7 @@ def test_copies_of_a_model_are_told_apart(tmp_path: Path):
         f"'encoder.rnn' may be any of {names[0]!r}, {names[1]!r}: "
         "say --module NAME (Python: module=NAME) for one of these"
     )
-    chosen = Choice(module="state_dict.ema_model.module.encoder.rnn")
+    chosen = LayoutChoice(module="state_dict.ema_model.module.encoder.rnn")
     done = convert_file(source, "torch", tmp_path / "ema.pt", choice=chosen)
     found = torch.load(tmp_path / "ema.pt", weights_only=True)
     encoder: Any = ema.encoder
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_lightning_that_averages(tmp_path: Path):
         )
     done = convert_file(source, "keras", tmp_path / "both.npz", check=True)
     assert list(done.account.converted) == names
-    chosen = Choice(module="state_dict.model.rnn")
+    chosen = LayoutChoice(module="state_dict.model.rnn")
     done = convert_file(
         source, "torch", tmp_path / "x.pt", choice=chosen, rest="copy", strip="state_dict.model."
     )
@@ -222,7 +222,7 @@ def test_an_rnn_alone_is_converted_with_nothing_asked(tmp_path: Path):
     torch.save(nn.RNN(INPUTS, HIDDEN, nonlinearity="relu"), tmp_path / "rnn.pt")
     done = convert_file(tmp_path / "rnn.pt", "keras", tmp_path / "rnn.npz", check=True)
     assert done.reports[""].settings == {"activation": "relu"}
-    chosen = Choice(semantics={"candidate_activation": "tanh"})  # who says another one means it
+    chosen = LayoutChoice(semantics={"candidate_activation": "tanh"})  # who says another one means it
     done = convert_file(tmp_path / "rnn.pt", "keras", tmp_path / "tanh.npz", choice=chosen)
     assert done.reports[""].settings == {"activation": "tanh"}
 

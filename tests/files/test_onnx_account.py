@@ -11,7 +11,7 @@ import pytest
 from zoo import normal
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.interchange import convert_file
 from stepnet.files.onnx.file import contents, read
 from tests.cli.test_cli import refusal, stepnet
@@ -90,14 +90,14 @@ def test_a_constant_initial_state_is_a_part_of_its_layer(tmp_path: Path, moves: 
     with pytest.raises(LayoutError, match=r"a has h0, c0, which onnx.lstm does not have: .*--drop NAME"):
         written(source)
     with pytest.raises(LayoutError, match=r"a has c0, which"):
-        written(source, choice=Choice(drop=["h0"]))
-    done = written(source, choice=Choice(drop=["h0", "c0"]))
+        written(source, choice=LayoutChoice(drop=["h0"]))
+    done = written(source, choice=LayoutChoice(drop=["h0", "c0"]))
     assert done.account.left == ("h0", "c0")
     told = "is a constant in the file, which is left out"
     assert done.notes["a"] == (f"initial_h {told}", f"initial_c {told}")
     assert difference(source) > 0.1  # which is why
     out = tmp_path / "out.safetensors"
-    copied = convert_file(source, "torch", out, rest="copy", choice=Choice(drop=["h0", "c0"]))
+    copied = convert_file(source, "torch", out, rest="copy", choice=LayoutChoice(drop=["h0", "c0"]))
     assert copied.account.copied == ("h0", "c0")
 
 
@@ -143,8 +143,8 @@ def test_states_that_other_nodes_compute_make_no_row(tmp_path: Path):
     source = saved(tmp_path / "in.onnx", [one, squeezed, lstm("b", "s", "", "aH", "aC")], "bY")
     for stack in (False, True):
         with pytest.raises(LayoutError, match=r"other nodes compute \(initial_h and initial_c\): .*--module"):
-            written(source, choice=Choice(stack=stack))
-    done = written(source, choice=Choice(module="b"))
+            written(source, choice=LayoutChoice(stack=stack))
+    done = written(source, choice=LayoutChoice(module="b"))
     assert done.notes["b"] == (
         "it starts from what other nodes compute (initial_h and initial_c), which the new file does not say",
     )
@@ -154,7 +154,7 @@ def test_constant_lengths_are_a_part_of_their_layer_unless_they_are_all_steps(tm
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "steps")], "aY")
     with pytest.raises(LayoutError, match=r"a has steps, which"):
         written(source)
-    written(source, choice=Choice(drop=["steps"]))
+    written(source, choice=LayoutChoice(drop=["steps"]))
     assert difference(source) > 0.1
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "whole")], "aY")
     written(source)
@@ -193,7 +193,7 @@ def test_only_what_keeps_every_number_is_looked_through(tmp_path: Path, name: st
         assert contents(source).others == ("s (Squeeze)", *(f"{one.name} ({one.op_type})" for one in moves))
         for stack in (False, True):
             with pytest.raises(LayoutError, match="the file says that it takes something else, or more"):
-                written(source, choice=Choice(stack=stack))
+                written(source, choice=LayoutChoice(stack=stack))
 
 
 @pytest.mark.parametrize("op", ["Mul", "Cast", "Slice", "Gather", "Concat", "Expand", "Reshape"])

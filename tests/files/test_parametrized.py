@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from stepnet.errors import ConversionError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from tests.cli.test_cli import refusal, stepnet
@@ -266,7 +266,7 @@ def test_what_only_code_could_make_is_refused_with_what_to_do(tmp_path: Path, na
     said = f"rnn.weight_hh_l0 is computed from {parts} by code that the file does not have: {advice} turns it"
     for more in ((), ("--module", "rnn")):
         assert said in refusal("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz", *more)
-    convert_file(tmp_path / "x.pt", "keras", tmp_path / "x.npz", choice=Choice(module="other"))
+    convert_file(tmp_path / "x.pt", "keras", tmp_path / "x.npz", choice=LayoutChoice(module="other"))
 
 
 def test_a_list_of_parametrizations_that_is_out_of_order_or_has_gaps(tmp_path: Path):

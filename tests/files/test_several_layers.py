@@ -19,7 +19,7 @@ from tests.cli.test_cli import refusal, stepnet
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import convert_file
 from stepnet.files.verified import weights
@@ -81,7 +81,7 @@ def test_numbers_in_names_are_an_order(tmp_path: Path):
     """rnns.10 is before rnns.2 in such a file."""
     layers = nn.ModuleList([*grus(*map(str, range(11))).values()])
     save_file({f"rnns.{name}": one for name, one in layers.state_dict().items()}, tmp_path / "x.safetensors")
-    convert_file(tmp_path / "x.safetensors", "onnx", tmp_path / "out.onnx", choice=Choice(stack=True))
+    convert_file(tmp_path / "x.safetensors", "onnx", tmp_path / "out.onnx", choice=LayoutChoice(stack=True))
     assert_close(run_onnx(tmp_path / "out.onnx"), in_a_row(layers, X), length=TIME, width=HIDDEN)
 
 
@@ -210,7 +210,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_said_of_a_file_takes_no_other_cell_apart(cells: Path):
     """The gates and the candidate of a GRUCell each have a kernel and a bias, as a BasicLSTMCell has."""
-    choice = Choice("tf1.basic_lstm", semantics={"forget_bias": 1.0})
+    choice = LayoutChoice("tf1.basic_lstm", semantics={"forget_bias": 1.0})
     model = read(cells / "stack.index", choice.layout)
     modules = choice.checked_modules(model)
     assert {one.name.split("/")[-2]: one.layout for one in modules} == {
@@ -280,7 +280,7 @@ def test_each_module_has_the_activation_that_is_said_of_it(tmp_path: Path):
 def test_what_is_said_of_a_module_goes_before_what_is_said_of_all(tmp_path: Path):
     model = of_two_activations(tmp_path / "x.pt")
     fields = {"candidate_activation": "tanh", "a:candidate_activation": "relu"}
-    choice = Choice(stack=True, semantics=fields)
+    choice = LayoutChoice(stack=True, semantics=fields)
     convert_file(tmp_path / "x.pt", "onnx", tmp_path / "out.onnx", choice=choice)
     assert_close(run_onnx(tmp_path / "out.onnx"), in_a_row(model.values(), X), length=TIME, width=HIDDEN)
 
@@ -325,7 +325,7 @@ def test_what_is_said_of_a_module_of_one_of_two_files(tmp_path: Path):
 
 def test_who_contradicts_a_file_is_told(tmp_path: Path):
     torch.save(nn.RNN(2, HIDDEN, nonlinearity="relu"), tmp_path / "x.pt")  # whole, with its activation
-    choice = Choice(semantics={"candidate_activation": "tanh"})
+    choice = LayoutChoice(semantics={"candidate_activation": "tanh"})
     done = convert_file(tmp_path / "x.pt", "keras", tmp_path / "y.npz", choice=choice)
     assert done.notes == {"": ("the file says candidate_activation='relu', and --semantics 'tanh'",)}
 

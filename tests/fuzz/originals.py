@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import FORMATS, kind, write
 from stepnet.files.interchange import converted, result
 from stepnet.files.model import Module
@@ -90,7 +90,7 @@ def written(folder: Path) -> Iterator[Original]:
 
 def small(layout: str) -> Module:
     """A module of random weights."""
-    choice = Choice(sizes={"inputs": 2, "hidden": 3})
+    choice = LayoutChoice(sizes={"inputs": 2, "hidden": 3})
     plain = random_module(record(layout), choice, 0)
     arrays = {name: array.astype(np.float32) for name, array in plain.arrays.items()}
     module = Module("layer", plain.layouts, arrays, sizes=plain.sizes, semantics=plain.semantics)

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.equations import step_of
 from stepnet.layout.layers import blocks
-from stepnet.layout.places import Block, regions
+from stepnet.layout.places import ParameterBlock, regions
 from stepnet.layout.sizes import shape_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -101,7 +101,7 @@ def tamed(record: Record, sizes: Sizes, arrays: Arrays, zero: str = "bdpq") -> A
     return found
 
 
-def views(record: Record, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[Block, Array]:
+def views(record: Record, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[ParameterBlock, Array]:
     """Every block as it lies in arrays; of a raw one, the place that holds its buffer."""
     return {
         region.block: region.view(arrays[region.array])
@@ -110,7 +110,7 @@ def views(record: Record, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[Blo
     }
 
 
-def values(record: Record, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[Block, Array]:
+def values(record: Record, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[ParameterBlock, Array]:
     """Every block in its own axes: [hidden, inputs] and so on."""
     return {block: view.reshape(block.shape(sizes)) for block, view in views(record, sizes, arrays).items()}
 

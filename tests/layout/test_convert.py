@@ -20,7 +20,7 @@ import stepnet as sn
 from stepnet.errors import ConversionError
 from stepnet.layout import Conversion, Record, Semantics, Sizes, convert, records, registry
 from stepnet.layout.moves import Move
-from stepnet.layout.places import Block
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.semantics import FIELDS, SYMMETRIC, Setting
 from tests.layout.layout_cases import (
     DTYPES,
@@ -195,7 +195,7 @@ def moves(done: Conversion, kind: str) -> list[Move]:
     return [move for step in done.report.steps if step.kind == kind for move in step.moves]
 
 
-def added(block: Block, blocks: Mapping[Block, Array]) -> Array:
+def added(block: ParameterBlock, blocks: Mapping[ParameterBlock, Array]) -> Array:
     """Both biases of a gate as one, exactly: these are sums of two float32 numbers of like size."""
     both = [blocks.get(replace(block, parameter=parameter)) for parameter in "bd"]
     return np.sum([one.astype(np.float64) for one in both if one is not None], axis=0)
@@ -235,15 +235,15 @@ def test_the_function_keeps_its_name():
 
 # ---- why not -----------------------------------------------------------------------------------------------
 
-Blocks = dict[Block, Array]
+Blocks = dict[ParameterBlock, Array]
 Truth = Callable[[Case, Record, Blocks, re.Match[str]], bool]
 
 
-def block_of(name: str) -> Block:
+def block_of(name: str) -> ParameterBlock:
     """The block of a name as reports have it: W_i, or P, or W_i, backward."""
     block, _, way = name.partition(", ")
     parameter, _, gate = block.partition("_")
-    return Block(parameter, gate, direction=int(way == "backward"))
+    return ParameterBlock(parameter, gate, direction=int(way == "backward"))
 
 
 def listed(text: str) -> list[str]:
@@ -561,4 +561,7 @@ def test_a_place_that_repeats_is_read_as_often():
     copies = {name: array.copy() for name, array in once.items()}
     found, right = (convert(arrays, "keras.gru", "cudnn.gru_no_bias").arrays for arrays in (once, copies))
     assert same_bits(found["weight_space"], right["weight_space"])
-    assert views(records()["cudnn.gru_no_bias"], Sizes(2, 3), found)[Block("W", "z")].tolist() == [[3, 3]] * 3
+    assert (
+        views(records()["cudnn.gru_no_bias"], Sizes(2, 3), found)[ParameterBlock("W", "z")].tolist()
+        == [[3, 3]] * 3
+    )

@@ -13,7 +13,7 @@ import torch
 
 from stepnet.cli.report.verdicts import random_module
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.verified import weights
 from stepnet.layout import frameworks, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
@@ -32,7 +32,7 @@ def side(
     layout: str, sizes: dict[str, int] | None = None, semantics: dict[str, Any] | None = None, **changes: Any
 ) -> Weights:
     """Random weights of a layout."""
-    choice = Choice(sizes=sizes or {}, semantics=semantics or {})
+    choice = LayoutChoice(sizes=sizes or {}, semantics=semantics or {})
     return replace(weights(random_module(record(layout), choice, seed=2)), **changes)
 
 
@@ -293,7 +293,7 @@ def test_what_a_framework_raises_is_the_reason():
 def test_no_framework_is_imported_unless_it_is_asked():
     code = (
         "import sys; from stepnet.layout import verify; from stepnet.cli.report.verdicts import *\n"
-        "module = random_module(record('torch.gru'), Choice(), 0)\n"
+        "module = random_module(record('torch.gru'), LayoutChoice(), 0)\n"
         "from stepnet.files.interchange import weights\n"
         "verify(weights(module), weights(module))\n"
         "assert not {'torch', 'keras', 'onnx', 'onnxruntime'} & set(sys.modules), list(sys.modules)\n"

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepnet.errors import LayoutError, printable
-from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Atom, Flat, Loop, Stack, Term, parse, terms
+from stepnet.layout.notation import (
+    OF_ALL_GATES,
+    PARAMETERS,
+    Concatenation,
+    ElementaryAxis,
+    Flat,
+    Loop,
+    Term,
+    parse,
+    terms,
+)
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.semantics import Semantics, Setting
@@ -28,7 +38,7 @@ def test_patterns_of_records_are_read_back(text: str):
 
 
 LETTERS = st.sampled_from("hxkyLD")
-ATOMS = st.builds(Atom, LETTERS | st.integers(0, 40).map(str))
+ATOMS = st.builds(ElementaryAxis, LETTERS | st.integers(0, 40).map(str))
 GATES = st.permutations("rzifgon").flatmap(lambda order: st.integers(1, 7).map(lambda n: "".join(order[:n])))
 
 
@@ -40,19 +50,19 @@ def some_terms(draw: Callable[..., Any], axes: int) -> Term:
     gate, raw = "", "".join(draw(st.lists(LETTERS, max_size=3)))
     if axes and draw(st.booleans()):
         axis = draw(st.sampled_from(found))
-        axis.insert(draw(st.integers(0, len(axis))), Atom("g", draw(GATES)))
+        axis.insert(draw(st.integers(0, len(axis))), ElementaryAxis("g", draw(GATES)))
     elif parameter not in OF_ALL_GATES or draw(st.booleans()):
         gate = draw(st.sampled_from("rzifgon"))
     return Term(parameter, gate, tuple(map(tuple, found)), raw)
 
 
 @st.composite
-def some_stacks(draw: Callable[..., Any]) -> Stack:
+def some_stacks(draw: Callable[..., Any]) -> Concatenation:
     axes, count = draw(st.integers(0, 4)), draw(st.integers(1, 3))
     if axes == 0 or count == 1:
-        return Stack((draw(some_terms(axes)),))
+        return Concatenation((draw(some_terms(axes)),))
     found = [draw(some_terms(axes)) for _ in range(count)]
-    return Stack(tuple(found), draw(st.integers(-1, axes - 1)))
+    return Concatenation(tuple(found), draw(st.integers(-1, axes - 1)))
 
 
 def some_loops(inner: Any) -> Any:
@@ -120,7 +130,11 @@ def test_spaces_are_of_no_meaning():
 
 
 def test_a_term_without_gates_is_of_the_only_one():
-    assert parse("W[h x]") == parse("W_n[h x]") == Stack((Term("W", "n", ((Atom("h"),), (Atom("x"),))),))
+    assert (
+        parse("W[h x]")
+        == parse("W_n[h x]")
+        == Concatenation((Term("W", "n", ((ElementaryAxis("h"),), (ElementaryAxis("x"),))),))
+    )
     assert terms(parse("P[y h]"))[0].gates == terms(parse("q[y]"))[0].gates == ""
     assert [term.gates for term in terms(parse("R[k (g:zr h)]; R_n[k h] : k (3 h)"))] == ["zr", "n"]
 

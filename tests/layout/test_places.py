@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stepnet.errors import LayoutError
-from stepnet.layout.places import Array, Block, Region, index_map, regions
+from stepnet.layout.places import Array, ParameterBlock, Region, index_map, regions
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
@@ -42,10 +42,10 @@ def arrays_of(each: Record, sizes: Sizes, dtype: Any = np.float64) -> dict[str, 
     return found
 
 
-def blocks_of(each: Record, sizes: Sizes) -> set[Block]:
+def blocks_of(each: Record, sizes: Sizes) -> set[ParameterBlock]:
     """The blocks of a record, by its terms: each parameter of each gate, of each layer and direction."""
     return {
-        Block(term.parameter, gate, layer, direction)
+        ParameterBlock(term.parameter, gate, layer, direction)
         for term in each.terms()
         for gate in each.gates_of(term)
         for layer in range(sizes.layers)
@@ -101,7 +101,7 @@ def test_what_is_written_into_a_view_is_in_the_array(name: str):
     sizes = fitting(each, Sizes(2, 3, 2, layers=2, directions=2))
     arrays = {key: np.zeros_like(array) for key, array in arrays_of(each, sizes).items()}
     random = np.random.default_rng(2)
-    written: dict[Block, Array] = {}
+    written: dict[ParameterBlock, Array] = {}
     for region in regions(each, sizes):
         written[region.block] = random.normal(size=region.shape)
         region.view(arrays[region.array])[...] = written[region.block]
@@ -135,14 +135,14 @@ def error_of(region: Region, array: Array) -> str | None:
 
 
 def test_how_far_a_region_reaches():
-    region = Region(Block("W", "n"), "w", (2, 3), (4, 0), ((0, 2), (1, 1)))
+    region = Region(ParameterBlock("W", "n"), "w", (2, 3), (4, 0), ((0, 2), (1, 1)))
     array = np.arange(21.0).reshape(7, 3)
     assert region.view(array).tolist() == [[12, 13, 14], [18, 19, 20]]
     for shape in ((6, 3), (7, 2), (1, 1), (0, 3)):
         message = f"W_n does not lie in w of shape {shape}"
         with pytest.raises(LayoutError, match=re.escape(message)):
             region.view(np.zeros(shape))
-    flat = Region(Block("b", "n", 1, 1), "v", (3,), (2,), ((0, 4),), flat=True)
+    flat = Region(ParameterBlock("b", "n", 1, 1), "v", (3,), (2,), ((0, 4),), flat=True)
     assert flat.view(np.arange(12.0).reshape(3, 4)).tolist() == [2, 6, 10]
     with pytest.raises(
         LayoutError, match=re.escape("b_n of layer 1, backward does not lie in v of shape (10")
@@ -154,7 +154,7 @@ def test_a_broken_record_is_no_bijection_or_is_refused():
     """What the proof is for: a record that says nothing twice may still leave numbers to nobody."""
     sizes = Sizes(2, 3)
     right = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h] : k (2 h)"})
-    array, found = index_map(right, sizes)[Block("R", "n")]
+    array, found = index_map(right, sizes)[ParameterBlock("R", "n")]
     shape = shape_of(right.patterns["u"], sizes)
     assert (array, shape, sorted(found.reshape(-1))) == ("u", (3, 6), list(range(9)))  # of 18
     short = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h] : h"})
@@ -168,14 +168,14 @@ def test_a_broken_record_is_no_bijection_or_is_refused():
 
 def test_blocks_are_named_and_sorted():
     blocks = [
-        Block("b", "z"),
-        Block("W", "n", 1),
-        Block("W", "n", 0, 1),
-        Block("W", "n"),
-        Block("W", "r"),
-        Block("P"),
+        ParameterBlock("b", "z"),
+        ParameterBlock("W", "n", 1),
+        ParameterBlock("W", "n", 0, 1),
+        ParameterBlock("W", "n"),
+        ParameterBlock("W", "r"),
+        ParameterBlock("P"),
     ]
-    ordered = [str(block) for block in sorted(blocks, key=Block.order)]
+    ordered = [str(block) for block in sorted(blocks, key=ParameterBlock.order)]
     assert ordered == ["W_r", "W_n", "W_n, backward", "W_n of layer 1", "b_z", "P"]
 
 

@@ -14,7 +14,7 @@ from zoo import simple as step
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import engine as llvm_engine
-from stepnet.compiler.targets.cpu.compile.compiled import Kept
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
@@ -243,7 +243,7 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
         return sn.RNN(numbered, weights(), memory=4, inputs=3)
 
     one = llvm_engine.LlvmEngine().compile_plan(kernel(0).plan).compiled.bytes
-    kept = Kept(int(3.5 * one))
+    kept = CompiledPlans(int(3.5 * one))
     monkeypatch.setattr(llvm_engine, "KEPT", kept)
     rnns = [kernel(number) for number in range(5)]
     for rnn in rnns:
@@ -258,7 +258,7 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
 
 
 def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(monkeypatch: pytest.MonkeyPatch):
-    kept = Kept(1)
+    kept = CompiledPlans(1)
     monkeypatch.setattr(llvm_engine, "KEPT", kept)
     cells.rnn("gru", GRU)(X)
     sn.RNN(step, weights(), memory=4)(X)

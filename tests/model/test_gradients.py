@@ -16,7 +16,7 @@ from zoo import rnn_of, uniform
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
-from stepnet.compiler.net.interpret import Segments
+from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.errors import StepnetError
 from stepnet.model.gradients import parameters_of
 from stepnet.ragged.offsets import offsets_of
@@ -259,7 +259,7 @@ def test_the_gradient_of_the_gradient_of_a_step(name: str) -> None:
     make, given = STEPS[name]
     layer = make("float64")
     layer(given["sequences"], statics=given.get("statics"), engine="interpret")
-    segments = Segments(4, (offsets_of(LENGTHS),), beside={"static": offsets_of((2, 3, 0, 1))})
+    segments = LevelSizes(4, (offsets_of(LENGTHS),), beside={"static": offsets_of((2, 3, 0, 1))})
     assert_gradient(layer.net, segments, order=2)
 
 
@@ -267,7 +267,7 @@ def test_the_gradient_of_the_gradient_of_a_step(name: str) -> None:
 def test_the_gradient_of_the_gradient_of_a_nested_recurrence(enters: bool) -> None:
     layer, given = nested("float64", enters), documents()
     layer(given, engine="interpret")
-    assert_gradient(layer.net, Segments(4, given.offsets), order=2)
+    assert_gradient(layer.net, LevelSizes(4, given.offsets), order=2)
 
 
 # ---- PyTorch's ---------------------------------------------------------------------------------------------

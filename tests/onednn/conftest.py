@@ -7,7 +7,7 @@ from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.targets.onednn.library import Library, library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def alone_with_its_caches() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def dnnl() -> Library:
+def dnnl() -> OneDnnLibrary:
     """The library."""
     if reason := missing_onednn():
         pytest.skip(reason)

@@ -9,9 +9,9 @@ from tolerance import assert_close, distance
 import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.library import Library
-from stepnet.compiler.targets.onednn.primitives import Run, Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import Case, case, sigmoid
 from tests.onednn.test_primitives import drawn
@@ -129,7 +129,7 @@ def test_no_attention_is_the_gru_and_all_of_it_the_candidate():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_halves(dnnl: Library, dtype: str):
+def test_halves(dnnl: OneDnnLibrary, dtype: str):
     if reason := dnnl.lacks(dtype):
         pytest.skip(reason)
     inputs = case([2, 4, 3])
@@ -186,16 +186,16 @@ def test_what_is_refused():
 
 
 @pytest.mark.parametrize("cell", ["augru", "lbr_augru"])
-def test_the_backward_primitive_is_no_derivative(dnnl: Library, cell: str):
+def test_the_backward_primitive_is_no_derivative(dnnl: OneDnnLibrary, cell: str):
     """Of the bias of the candidate it gives what a GRU without attention has. Where this fails, a library has
     mended it, and the refusal is to go.
     """
-    recurrence = Recurrence(cell, 3, 5, training=True)
+    recurrence = OneDnnRecurrence(cell, 3, 5, training=True)
     weights, inputs = drawn(recurrence, 1, 2)
-    forward = Run(dnnl, recurrence, 1, 2)
-    backward = Run(dnnl, recurrence, 1, 2, forward)
+    forward = PrimitiveRun(dnnl, recurrence, 1, 2)
+    backward = PrimitiveRun(dnnl, recurrence, 1, 2, forward)
     for run in (forward, backward):
-        Weights.of(recurrence, weights).bind(run)
+        RecurrenceWeights.of(recurrence, weights).bind(run)
     for name, array in inputs.items():
         forward.view(name)[...] = array
     forward.run()

@@ -12,7 +12,7 @@ import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.targets.onednn import cache, primitives, run
 from stepnet.compiler.targets.onednn.cache import Cache
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from tests.onednn.oracle import case, gru
 
 pytestmark = pytest.mark.usefixtures("dnnl")
@@ -56,7 +56,7 @@ def test_the_second_call_makes_nothing():
     ids=["batch", "steps", "lengths", "numbers", "origin_mode", "is_reverse", "dtype"],
 )
 def test_what_is_made_for_another_call(
-    dnnl: Library, lengths: list[int], seed: int, settings: Any, made: set[str]
+    dnnl: OneDnnLibrary, lengths: list[int], seed: int, settings: Any, made: set[str]
 ):
     call([2, 4, 3])
     before = misses()

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.errors import InputError
 from tests.onednn.oracle import Case, Right, case, gru
 
@@ -196,7 +196,7 @@ def test_a_layer_is_the_operator_without_its_comparisons():
     check(layer(BASE.ragged, BASE.h0, reverse=True), gru(BASE, is_reverse=True, origin_mode=True), BASE)
 
 
-def test_two_threads_of_the_library(dnnl: Library):
+def test_two_threads_of_the_library(dnnl: OneDnnLibrary):
     one = onednn.fusion_gru(*case([9, 5, 7], 16, 48).arguments())
     sn.set_threads(2)
     two = onednn.fusion_gru(*case([9, 5, 7], 16, 48).arguments())

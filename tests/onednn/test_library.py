@@ -14,7 +14,7 @@ from stepnet.compiler.targets.onednn.interface import FUNCTIONS, STATUSES
 from stepnet.compiler.targets.onednn.library import (
     MISSING,
     VARIABLE,
-    Library,
+    OneDnnLibrary,
     check_descriptors,
     failure,
     library,
@@ -101,13 +101,13 @@ def test_the_variable_and_the_argument_name_a_library(monkeypatch: pytest.Monkey
         library("/elsewhere")
 
 
-def test_the_constants_are_those_of_the_library(dnnl: Library):
+def test_the_constants_are_those_of_the_library(dnnl: OneDnnLibrary):
     check_descriptors(dnnl)
     assert dnnl.version[0] == 3
     assert str(dnnl).startswith(f"oneDNN 3.{dnnl.version[1]}")
 
 
-def test_statuses_have_their_names(dnnl: Library):
+def test_statuses_have_their_names(dnnl: OneDnnLibrary):
     with pytest.raises(
         LibraryError, match="says invalid_arguments to dnnl_memory_desc_create_with_tag, asked for a memory"
     ):
@@ -118,7 +118,7 @@ def test_statuses_have_their_names(dnnl: Library):
     assert "status 99" in str(failure(dnnl, "f", 99, ""))
 
 
-def test_objects_are_freed_with_their_owners(dnnl: Library, monkeypatch: pytest.MonkeyPatch):
+def test_objects_are_freed_with_their_owners(dnnl: OneDnnLibrary, monkeypatch: pytest.MonkeyPatch):
     freed: list[Any] = []
     monkeypatch.setattr(dnnl.functions, "dnnl_memory_desc_destroy", freed.append)
     made = described(dnnl, (2, 3, 5), "float32")
@@ -132,7 +132,7 @@ def test_objects_are_freed_with_their_owners(dnnl: Library, monkeypatch: pytest.
     assert real(handle) == 0
 
 
-def test_an_owner_holds_its_library(dnnl: Library):
+def test_an_owner_holds_its_library(dnnl: OneDnnLibrary):
     made = described(dnnl, (2, 3, 5), "float32")
     assert isinstance(made, Owned)
     assert made.library is dnnl
@@ -156,7 +156,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_process_is_told(dnnl: Library):
+def test_a_forked_process_is_told(dnnl: OneDnnLibrary):
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=240)
 
 
@@ -176,7 +176,7 @@ np.testing.assert_array_equal(many, few)
 """
 
 
-def test_more_threads_than_processors(dnnl: Library):
+def test_more_threads_than_processors(dnnl: OneDnnLibrary):
     """OpenMP ends the process where it is told to start more threads than it can."""
     done = subprocess.run(
         [sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=240, check=False

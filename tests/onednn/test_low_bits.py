@@ -11,7 +11,7 @@ import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.calibration import data_scale, weight_scales
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import Case, case, gru, lstm
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("dnnl")
 LENGTHS = [[2, 4, 3], [3], [4, 4], [2, 0, 4], [7, 1, 11, 13, 2], [0], []]
 
 
-def needs(dnnl: Library, dtype: str) -> None:
+def needs(dnnl: OneDnnLibrary, dtype: str) -> None:
     """Skips where the processor lacks a dtype."""
     if reason := dnnl.lacks(dtype):
         pytest.skip(reason)
@@ -44,7 +44,7 @@ def half_bound(inputs: Case) -> float:
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("origin_mode", [False, True])
-def test_bfloat16_gru(dnnl: Library, lengths: list[int], is_reverse: bool, origin_mode: bool):
+def test_bfloat16_gru(dnnl: OneDnnLibrary, lengths: list[int], is_reverse: bool, origin_mode: bool):
     needs(dnnl, "bfloat16")
     inputs = case(lengths, 6, 12)
     settings: Any = {"is_reverse": is_reverse, "origin_mode": origin_mode}
@@ -58,7 +58,7 @@ def test_bfloat16_gru(dnnl: Library, lengths: list[int], is_reverse: bool, origi
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("cell", ["last", "all"])
 @pytest.mark.parametrize("biases", [4, 7])
-def test_bfloat16_lstm(dnnl: Library, is_reverse: bool, cell: str, biases: int):
+def test_bfloat16_lstm(dnnl: OneDnnLibrary, is_reverse: bool, cell: str, biases: int):
     needs(dnnl, "bfloat16")
     inputs = case([2, 4, 3, 0, 4], 6, 12, gates=4, biases=biases)
     outputs, final = onednn.fusion_lstm(
@@ -69,7 +69,7 @@ def test_bfloat16_lstm(dnnl: Library, is_reverse: bool, cell: str, biases: int):
     assert np.abs(final["c"] - right.c).max() <= 2 * half_bound(inputs)
 
 
-def test_bfloat16_weights_and_inputs_give_bfloat16(dnnl: Library):
+def test_bfloat16_weights_and_inputs_give_bfloat16(dnnl: OneDnnLibrary):
     needs(dnnl, "bfloat16")
     whole = case([2, 4], 6, 12)
     low = {

@@ -12,7 +12,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import engine_names
 from stepnet.compiler.targets.onednn import engine as module
-from stepnet.compiler.targets.onednn.library import MISSING, Library
+from stepnet.compiler.targets.onednn.library import MISSING, OneDnnLibrary
 from stepnet.errors import LibraryError, RefusedError
 
 pytestmark = pytest.mark.usefixtures("dnnl")
@@ -196,7 +196,7 @@ def test_float64_is_refused():
 
 
 def test_it_is_refused_without_the_library(monkeypatch: pytest.MonkeyPatch):
-    def missing() -> Library:
+    def missing() -> OneDnnLibrary:
         raise LibraryError(MISSING)
 
     monkeypatch.setattr(module, "library", missing)

@@ -10,10 +10,10 @@ from tolerance import assert_close, distance
 
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.padding import padding_of
-from stepnet.compiler.targets.onednn.primitives import Run, Weights
-from stepnet.compiler.targets.onednn.recurrence import CELLS, Recurrence
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import CELLS, OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import ran
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import sigmoid
@@ -23,7 +23,9 @@ Arrays = dict[str, Array]
 ACTIVATIONS: dict[str, Any] = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 0), "sigmoid": sigmoid}
 
 
-def step(recurrence: Recurrence, w: Arrays, x: Array, h: Array, c: Array, a: Array) -> tuple[Array, Array]:
+def step(
+    recurrence: OneDnnRecurrence, w: Arrays, x: Array, h: Array, c: Array, a: Array
+) -> tuple[Array, Array]:
     """One step of oneDNN's equations for all rows, in float64; w of one direction."""
     from_x = np.einsum("ni,igh->gnh", x, w["weights_layer"])
     from_h = np.einsum("ni,igh->gnh", h, w["weights_iter"])
@@ -46,7 +48,7 @@ def step(recurrence: Recurrence, w: Arrays, x: Array, h: Array, c: Array, a: Arr
     return u * h + (1 - u) * n, c
 
 
-def right(recurrence: Recurrence, w: Arrays, inputs: Arrays) -> Arrays:
+def right(recurrence: OneDnnRecurrence, w: Arrays, inputs: Arrays) -> Arrays:
     """What a primitive is to give: outputs, and the last memories."""
     x = inputs["src_layer"].astype(np.float64)
     own = {name: array[0, 0].astype(np.float64) for name, array in w.items()}
@@ -60,7 +62,7 @@ def right(recurrence: Recurrence, w: Arrays, inputs: Arrays) -> Arrays:
     return {"dst_layer": outputs, "dst_iter": h[None, None], "dst_iter_c": c[None, None]}
 
 
-def drawn(recurrence: Recurrence, steps: int, rows: int) -> tuple[Arrays, Arrays]:
+def drawn(recurrence: OneDnnRecurrence, steps: int, rows: int) -> tuple[Arrays, Arrays]:
     """Random weights, and random inputs."""
     random = np.random.default_rng(0)
     slots = [slot for slot in recurrence.slots if not slot.startswith("dst")]
@@ -72,11 +74,13 @@ def drawn(recurrence: Recurrence, steps: int, rows: int) -> tuple[Arrays, Arrays
     return weights, arrays
 
 
-def check(dnnl: Library, recurrence: Recurrence, steps: int = 4, rows: int = 3, roundings: int = 16) -> None:
+def check(
+    dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, steps: int = 4, rows: int = 3, roundings: int = 16
+) -> None:
     """Runs a primitive and compares all that it gives."""
     weights, inputs = drawn(recurrence, steps, rows)
-    run = Run(dnnl, recurrence, steps, rows)
-    Weights.of(recurrence, weights).bind(run)
+    run = PrimitiveRun(dnnl, recurrence, steps, rows)
+    RecurrenceWeights.of(recurrence, weights).bind(run)
     for name, array in inputs.items():
         run.view(name)[...] = array
     run.run()
@@ -89,45 +93,47 @@ def check(dnnl: Library, recurrence: Recurrence, steps: int = 4, rows: int = 3, 
             assert away <= bound, f"{name} of {recurrence}: {away:.3g} away, where {bound:.3g} is allowed"
 
 
-def needs(dnnl: Library, dtype: str) -> None:
+def needs(dnnl: OneDnnLibrary, dtype: str) -> None:
     """Skips where the processor lacks a dtype."""
     if reason := dnnl.lacks(dtype):
         pytest.skip(reason)
 
 
 PLAIN = [
-    *(Recurrence("rnn", 3, 5, activation=name) for name in ACTIVATIONS),
-    Recurrence("lstm", 3, 5),
-    Recurrence("lstm", 3, 5, peephole=True),
-    Recurrence("lstm", 3, 5, projected=2),
-    Recurrence("lstm", 3, 5, projected=2, peephole=True),
-    Recurrence("gru", 3, 5),
-    Recurrence("lbr_gru", 3, 5),
+    *(OneDnnRecurrence("rnn", 3, 5, activation=name) for name in ACTIVATIONS),
+    OneDnnRecurrence("lstm", 3, 5),
+    OneDnnRecurrence("lstm", 3, 5, peephole=True),
+    OneDnnRecurrence("lstm", 3, 5, projected=2),
+    OneDnnRecurrence("lstm", 3, 5, projected=2, peephole=True),
+    OneDnnRecurrence("gru", 3, 5),
+    OneDnnRecurrence("lbr_gru", 3, 5),
 ]
 WAYS = ["left2right", "right2left"]
-ATTENDED = [Recurrence("augru", 3, 5), Recurrence("lbr_augru", 3, 5)]
+ATTENDED = [OneDnnRecurrence("augru", 3, 5), OneDnnRecurrence("lbr_augru", 3, 5)]
 
 
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("recurrence", PLAIN, ids=str)
 @pytest.mark.parametrize("training", [False, True])
-def test_cells(dnnl: Library, recurrence: Recurrence, direction: str, training: bool):
+def test_cells(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, direction: str, training: bool):
     check(dnnl, replace(recurrence, direction=direction, training=training))
 
 
 @pytest.mark.parametrize("recurrence", ATTENDED, ids=str)
 @pytest.mark.parametrize("training", [False, True])
-def test_attention(dnnl: Library, recurrence: Recurrence, training: bool):
+def test_attention(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, training: bool):
     check(dnnl, replace(recurrence, training=training))
 
 
 @pytest.mark.parametrize("lengths", [[2, 0, 5, 5], [4, 4], [3]], ids=str)
 @pytest.mark.parametrize("recurrence", ATTENDED, ids=str)
-def test_attention_over_ragged_sequences(dnnl: Library, recurrence: Recurrence, lengths: list[int]):
+def test_attention_over_ragged_sequences(
+    dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, lengths: list[int]
+):
     weights, inputs = drawn(recurrence, sum(lengths), 1)
     x, attention = inputs["src_layer"][:, 0], inputs["attention"][:, 0]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    numbers = Weights.of(recurrence, weights)
+    numbers = RecurrenceWeights.of(recurrence, weights)
     places = padding_of(offsets, False)
     made = ran(dnnl, recurrence, numbers, places, x, attention=attention)
     double = ran(dnnl, recurrence, numbers, places, x.astype("f8"), attention=attention.astype("f8"))
@@ -146,7 +152,7 @@ def test_attention_over_ragged_sequences(dnnl: Library, recurrence: Recurrence, 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("recurrence", [r for r in (*PLAIN, *ATTENDED) if not r.projected], ids=str)
-def test_halves(dnnl: Library, recurrence: Recurrence, direction: str, dtype: str):
+def test_halves(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, direction: str, dtype: str):
     needs(dnnl, dtype)
     if recurrence.row.one_direction and direction != "left2right":
         pytest.skip("one direction alone")
@@ -155,42 +161,44 @@ def test_halves(dnnl: Library, recurrence: Recurrence, direction: str, dtype: st
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 7), (7, 1), (11, 13)])
 @pytest.mark.parametrize("recurrence", [*PLAIN, *ATTENDED], ids=str)
-def test_shapes(dnnl: Library, recurrence: Recurrence, steps: int, rows: int):
+def test_shapes(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, steps: int, rows: int):
     check(dnnl, replace(recurrence, inputs=7, hidden=17, projected=recurrence.projected and 11), steps, rows)
 
 
 REFUSED = {
-    "oneDNN has the cell lbr_gru in float32, bfloat16, float16, not in int8": Recurrence(
+    "oneDNN has the cell lbr_gru in float32, bfloat16, float16, not in int8": OneDnnRecurrence(
         "lbr_gru", 3, 5, dtype="int8"
     ),
-    "oneDNN has gradients of the cell gru in float32, bfloat16, not in float16": Recurrence(
+    "oneDNN has gradients of the cell gru in float32, bfloat16, not in float16": OneDnnRecurrence(
         "gru", 3, 5, dtype="float16", training=True
     ),
-    "oneDNN runs projections of an LSTM in float32 only, not in bfloat16": Recurrence(
+    "oneDNN runs projections of an LSTM in float32 only, not in bfloat16": OneDnnRecurrence(
         "lstm", 3, 5, 2, dtype="bfloat16"
     ),
-    "oneDNN runs the cell augru only from left to right, not right2left": Recurrence(
+    "oneDNN runs the cell augru only from left to right, not right2left": OneDnnRecurrence(
         "augru", 3, 5, direction="right2left"
     ),
-    "oneDNN has the activations relu, tanh, sigmoid, not elu": Recurrence("rnn", 3, 5, activation="elu"),
-    "int8 needs a calibration: call quantize with samples for this engine": Recurrence(
+    "oneDNN has the activations relu, tanh, sigmoid, not elu": OneDnnRecurrence(
+        "rnn", 3, 5, activation="elu"
+    ),
+    "int8 needs a calibration: call quantize with samples for this engine": OneDnnRecurrence(
         "gru", 3, 5, dtype="int8"
     ),
-    "direction is one of left2right, right2left, not up": Recurrence("gru", 3, 5, direction="up"),
+    "direction is one of left2right, right2left, not up": OneDnnRecurrence("gru", 3, 5, direction="up"),
 }
 
 
 @pytest.mark.parametrize(("reason", "recurrence"), REFUSED.items(), ids=REFUSED)
-def test_refused(dnnl: Library, reason: str, recurrence: Recurrence):
+def test_refused(dnnl: OneDnnLibrary, reason: str, recurrence: OneDnnRecurrence):
     assert recurrence.refuse(dnnl) == reason
     with pytest.raises(RefusedError, match="onednn: "):
-        Run(dnnl, recurrence, 2, 2)
+        PrimitiveRun(dnnl, recurrence, 2, 2)
 
 
-def test_an_instruction_set_that_is_missing(dnnl: Library):
+def test_an_instruction_set_that_is_missing(dnnl: OneDnnLibrary):
     old = replace(dnnl, isa=0x7)
     assert old.lacks("bfloat16") == "this processor has no instructions for bfloat16 that oneDNN could use"
-    assert Recurrence("gru", 3, 5, dtype="float16").refuse(old) is not None
+    assert OneDnnRecurrence("gru", 3, 5, dtype="float16").refuse(old) is not None
     assert (old.largest_weight, replace(dnnl, isa=0x67).largest_weight) == (63, 127)
 
 
@@ -205,26 +213,31 @@ class Refusing:
         return (lambda *_: UNIMPLEMENTED) if refuses else getattr(self.functions, name)
 
 
-def test_a_dtype_that_the_library_has_no_recurrences_in(dnnl: Library):
+def test_a_dtype_that_the_library_has_no_recurrences_in(dnnl: OneDnnLibrary):
     half = replace(dnnl, functions=Refusing(dnnl.functions), isa=0xFEF)
     reason = half.lacks("float16")
     assert reason is not None
     assert reason.endswith("primitive_desc_create, asked for a recurrence in float16")
-    assert Recurrence("lstm", 3, 5, dtype="float16").refuse(half) == reason
+    assert OneDnnRecurrence("lstm", 3, 5, dtype="float16").refuse(half) == reason
     assert half.lacks("float32") is None
 
 
 def test_weights_of_the_wrong_shape():
-    recurrence = Recurrence("gru", 3, 5)
+    recurrence = OneDnnRecurrence("gru", 3, 5)
     arrays = {name: np.zeros(recurrence.shape(name, 0, 0), "f4") for name in recurrence.weights}
     assert (
-        Weights.of(recurrence, {**arrays, "bias": np.ones((1, 1, 3, 5))}).arrays["bias"].dtype == np.float32
+        RecurrenceWeights.of(recurrence, {**arrays, "bias": np.ones((1, 1, 3, 5))}).arrays["bias"].dtype
+        == np.float32
     )
     with pytest.raises(InputError, match=r"weights_iter of gru .* is of shape \(5, 5\)"):
-        Weights.of(recurrence, {**arrays, "weights_iter": np.zeros((5, 5))})
+        RecurrenceWeights.of(recurrence, {**arrays, "weights_iter": np.zeros((5, 5))})
     with pytest.raises(InputError, match=r"weights_layer of gru .* is missing"):
-        Weights.of(recurrence, {"weights_iter": arrays["weights_iter"]})
-    assert not Weights.of(recurrence, {n: a for n, a in arrays.items() if n != "bias"}).arrays["bias"].any()
+        RecurrenceWeights.of(recurrence, {"weights_iter": arrays["weights_iter"]})
+    assert (
+        not RecurrenceWeights.of(recurrence, {n: a for n, a in arrays.items() if n != "bias"})
+        .arrays["bias"]
+        .any()
+    )
 
 
 def test_every_cell_has_its_row():

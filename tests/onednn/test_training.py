@@ -11,7 +11,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import Case, case
 
@@ -145,7 +145,7 @@ def test_lstm(lengths: list[int], reverse: bool, biases: int):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_bfloat16(dnnl: Library, reverse: bool):
+def test_bfloat16(dnnl: OneDnnLibrary, reverse: bool):
     if reason := dnnl.lacks("bfloat16"):
         pytest.skip(reason)
     inputs = case([2, 4, 3], 6, 12)

@@ -10,7 +10,7 @@ from pyarrow import parquet
 import stepnet as sn
 from stepnet import onednn
 from stepnet.cli.demo import DATA, load
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 
 MOST = 0.006
 """How much less, or more, often: 2 of 370 utterances."""
@@ -50,7 +50,7 @@ def accuracy(layer: onednn.Layer, head: torch.nn.Linear) -> float:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_an_lstm(dnnl: Library, dtype: str, trained: tuple[dict[str, np.ndarray], torch.nn.Linear]):
+def test_an_lstm(dnnl: OneDnnLibrary, dtype: str, trained: tuple[dict[str, np.ndarray], torch.nn.Linear]):
     if reason := dnnl.lacks(dtype):
         pytest.skip(reason)
     weights, head = trained
@@ -61,7 +61,7 @@ def test_an_lstm(dnnl: Library, dtype: str, trained: tuple[dict[str, np.ndarray]
     assert abs(whole - low) <= MOST
 
 
-def test_the_gru_of_the_demo_in_bfloat16(dnnl: Library):
+def test_the_gru_of_the_demo_in_bfloat16(dnnl: OneDnnLibrary):
     if reason := dnnl.lacks("bfloat16"):
         pytest.skip(reason)
     data = load()

@@ -14,7 +14,7 @@ from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.types import CONST, STEPS
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import FileError, InputError, ModelError
@@ -45,7 +45,7 @@ def right(graph: sn.Graph, inputs: Sequence[Array], lengths: Sequence[int]) -> l
         array = np.asarray(next(params if extent == CONST else own))
         array = array[:, : max(lengths)][is_step] if extent == STEPS else array
         arrays.append(array.astype("float64") if array.dtype.kind == "f" else array)
-    made = interpret(widened(net), arrays, Segments(len(lengths), (offsets_of(np.array(lengths)),)))
+    made = interpret(widened(net), arrays, LevelSizes(len(lengths), (offsets_of(np.array(lengths)),)))
     results = list[Array]()
     for number, value in zip(net.results, made, strict=True):
         if net.type_of(number).extent == STEPS:

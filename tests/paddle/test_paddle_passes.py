@@ -9,7 +9,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.interpret import LevelSizes, interpret
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.plan.passes.absorb import absorb
 from stepnet.compiler.plan.recognise import Recognised, recognise
@@ -60,7 +60,7 @@ def cell_arrays(graph: sn.Graph, net: Net, node: Node, known: Recognised) -> dic
     program = graph._programs.program
     values = dict(zip(net.inputs[-len(program.params) :], program.params, strict=True))
     others = [values[number] for number in node.recur.operands_by_kind(node.inputs).others]
-    made = interpret(known.weights, others, Segments(0))
+    made = interpret(known.weights, others, LevelSizes(0))
     return dict(zip(known.names, made, strict=True))
 
 

@@ -10,7 +10,7 @@ from work import COUNT, check
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.plan.partition import Wavefront, Way
+from stepnet.compiler.plan.partition import CallPartition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement
 
 # A process that a shell starts in the background ignores Control-C, and those that it starts do.
@@ -36,7 +36,7 @@ both = sn.Bidirectional(
 both(long[0][:, :2])
 stack = sn.Stack([wide, cells.rnn("gru", cells.CELLS["gru"].parameters(512, 512, seed=2))])
 # The second layer waits for the first one, block by block, whatever is estimated to be faster.
-arrangement.wavefront = lambda loads, *_: Wavefront(((2, 4),), (Way("alone", 1, 0),) * 2, 0, 0)
+arrangement.wavefront = lambda loads, *_: Wavefront(((2, 4),), (CallPartition("alone", 1, 0),) * 2, 0, 0)
 stack(long[0][:, :2])
 took: list[float] = []
 for count in (1, 2):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.interpret import LevelSizes, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.ragged.offsets import offsets_of
@@ -17,12 +17,12 @@ MOST = 1e-7
 """How far central differences in float64 are from a derivative, for functions without large third ones."""
 
 
-def segments_of(lengths: Sequence[int] = LENGTHS, **levels: Array) -> Segments:
+def segments_of(lengths: Sequence[int] = LENGTHS, **levels: Array) -> LevelSizes:
     """Sequences of these lengths. levels: the offsets of sequences that rows have besides, by axis."""
-    return Segments(len(lengths), (offsets_of(lengths),), beside=levels)
+    return LevelSizes(len(lengths), (offsets_of(lengths),), beside=levels)
 
 
-def numbers(type_: Type, segments: Segments, seed: int) -> Array:
+def numbers(type_: Type, segments: LevelSizes, seed: int) -> Array:
     """Numbers of a type: from -1 to 1, or small whole ones."""
     random = np.random.default_rng(seed)
     count = () if type_.extent == CONST else (segments.count(type_.extent),)
@@ -32,12 +32,12 @@ def numbers(type_: Type, segments: Segments, seed: int) -> Array:
     return random.integers(0, 2, shape).astype(type_.dtype)
 
 
-def arrays_for(net: Net, segments: Segments, seed: int = 0) -> list[Array]:
+def arrays_for(net: Net, segments: LevelSizes, seed: int = 0) -> list[Array]:
     """Numbers for all inputs of a net."""
     return [numbers(net.type_of(one), segments, seed + place) for place, one in enumerate(net.inputs)]
 
 
-def along(net: Net, arrays: Sequence[Array], segments: Segments, cotangents: Sequence[Array]) -> float:
+def along(net: Net, arrays: Sequence[Array], segments: LevelSizes, cotangents: Sequence[Array]) -> float:
     """The sum of a net's floating-point results, weighted."""
     made = interpret(net, arrays, segments)
     floats = [array for array in made if array.dtype.kind == "f"]
@@ -45,7 +45,7 @@ def along(net: Net, arrays: Sequence[Array], segments: Segments, cotangents: Seq
 
 
 def assert_gradient(
-    net: Net, segments: Segments, arrays: Sequence[Array] | None = None, order: int = 1
+    net: Net, segments: LevelSizes, arrays: Sequence[Array] | None = None, order: int = 1
 ) -> Net:
     """Asserts that the gradient of a net is right, in a random direction of each input; gives its net.
 

@@ -12,7 +12,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.targets.base import Bound, Call, Results
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.values.structure import leaves
 from stepnet.ragged.positions import Positions
 
@@ -66,7 +66,7 @@ def in_float64(net: Net, params: list[Any], call: Call) -> Results:
         name: [None if array is None else wide(array) for array in getattr(call, name)]
         for name in ("sequences", "initial", "statics")
     }
-    return BoundNet(widened(net), tuple(map(wide, params)))(replace(call, **arrays))
+    return InterpretedNet(widened(net), tuple(map(wide, params)))(replace(call, **arrays))
 
 
 def on_llvm(net: Net, params: list[Any]) -> Bound:

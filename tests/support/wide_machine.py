@@ -3,11 +3,11 @@ machine they run on.
 """
 
 from stepnet import cells
-from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 
-TARGET, MACHINE = Target("avx512", "znver4", "", 64, 32), Machine()
+TARGET, MACHINE = Processor("avx512", "znver4", "", 64, 32), Machine()
 
 
 def load(cell: str, hidden: int) -> Load:
@@ -17,6 +17,6 @@ def load(cell: str, hidden: int) -> Load:
     return LlvmEngine(TARGET).load(rnn.schedule.whole)
 
 
-def call(rows: int, steps: int = 100) -> Size:
+def call(rows: int, steps: int = 100) -> CallSize:
     """The size of a call of sequences that are equally long."""
-    return Size(rows, steps, rows * steps)
+    return CallSize(rows, steps, rows * steps)

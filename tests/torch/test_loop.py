@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import stepnet.torch
 from stepnet.compiler.values.structure import leaves
-from stepnet.torch.sequences import Sequences
+from stepnet.torch.sequences import ModuleSequences
 
 LENGTHS = (3, 0, 5, 1, 3)
 
@@ -58,7 +58,7 @@ def nested() -> torch.Tensor:
 
 def results(module: Any, by_loop: bool, value: Any, states: Any, statics: Any) -> list[torch.Tensor]:
     """Outputs and last states, in the order in which rows stand in the data."""
-    given = Sequences.of(value, module.batch_first)
+    given = ModuleSequences.of(value, module.batch_first)
     if by_loop:
         return module.looped(given, states, [statics])
     return module.results(given, states, [statics])
@@ -71,7 +71,7 @@ def results(module: Any, by_loop: bool, value: Any, states: Any, statics: Any) -
 def test_the_loop_gives_what_machine_code_gives(make: Any, reverse: bool, begun: bool) -> None:
     module = recurrence(reverse=reverse)
     value = make()
-    rows = Sequences.of(value, False).rows
+    rows = ModuleSequences.of(value, False).rows
     states, statics = [random(rows, 4) for _ in range(2)] if begun else [], random(rows, 4)
     given = [statics, *states, *module.parameters()]
     found: list[list[Any]] = []
@@ -91,7 +91,7 @@ def test_a_function_runs_with_its_own_parameters() -> None:
     module: Any = stepnet.torch.Recurrence(
         lambda x, h, p: (h, torch.tanh(x @ p["W"] + h)), (torch.zeros(1, 3), torch.zeros(1, 3), params)
     )
-    given = Sequences.of(torch.randn(4, 2, 3), False)
+    given = ModuleSequences.of(torch.randn(4, 2, 3), False)
     for ours, right in zip(module.looped(given, [], []), module.results(given, [], []), strict=True):
         assert_close(ours.detach().numpy(), right.detach().numpy(), length=4, width=3)
     assert_close(np.zeros((2, 3)), module.looped(given, [], [])[0][0].detach().numpy())  # the first memory
@@ -100,7 +100,7 @@ def test_a_function_runs_with_its_own_parameters() -> None:
 @pytest.mark.parametrize(("steps", "rows"), [(0, 2), (3, 0), (0, 0)])
 def test_empty_batches(steps: int, rows: int) -> None:
     module = recurrence()
-    given = Sequences.of(torch.zeros(steps, rows, 3, dtype=torch.float64), False)
+    given = ModuleSequences.of(torch.zeros(steps, rows, 3, dtype=torch.float64), False)
     states = [torch.full((rows, 4), 2.0, dtype=torch.float64) for _ in range(2)]
     statics = [torch.zeros(rows, 4, dtype=torch.float64)]
     for ours, right in zip(

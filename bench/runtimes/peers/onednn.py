@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet import onednn
-from stepnet.compiler.targets.onednn.primitives import Run
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun
 from stepnet.errors import LibraryError
 
 from . import stepnet as ours
@@ -64,7 +64,7 @@ def prepare(work: Work) -> Prepared:
     return Prepared(execute, outputs)
 
 
-def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) -> Run:
+def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) -> PrimitiveRun:
     """The primitive of one direction of a layer, with its weights."""
     layer = onednn.layer({"d": np.zeros_like(weights["b"]), **weights}, f"stepnet.{work.cell}")
     if layer.recurrence is None or layer.weights is None:
@@ -73,12 +73,12 @@ def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) 
     layer(np.zeros((1, 1, layer.inputs), np.float32), cell="none")
     is_native = is_reverse and not work.ragged
     recurrence = replace(layer.recurrence, direction="right2left" if is_native else "left2right")
-    run = Run(layer.library, recurrence, steps, work.batch)
+    run = PrimitiveRun(layer.library, recurrence, steps, work.batch)
     layer.weights.bind(run)
     return run
 
 
-def execution(runs: list[Run]) -> Callable[[], None]:
+def execution(runs: list[PrimitiveRun]) -> Callable[[], None]:
     """A function that executes primitives, one after the other."""
     calls: list[tuple[Any, ...]] = []
     for run in runs:
@@ -95,7 +95,9 @@ def execution(runs: list[Run]) -> Callable[[], None]:
     return execute
 
 
-def handing(below: list[Run], above: list[Run], turned: Callable[[Array], Array]) -> Callable[[], None]:
+def handing(
+    below: list[PrimitiveRun], above: list[PrimitiveRun], turned: Callable[[Array], Array]
+) -> Callable[[], None]:
     """A function that copies the outputs of a layer side by side into the inputs of the next one."""
     size = below[0].recurrence.output
 

@@ -23,7 +23,7 @@ ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Batch:
+class NumberedBatch:
     """A record batch with the name and the number of its first row for messages."""
 
     name: str
@@ -32,7 +32,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Piece:
+class BatchPiece:
     """Consecutive rows of one batch, with their sequences.
 
     name: the name of the batch. first: the number of the first row, for messages. columns: the columns that
@@ -54,8 +54,13 @@ class Piece:
 
 
 def pieces(
-    batch: Batch, array: Any, columns: Sequence[Any], column: Column, level_bytes: Sequence[int], most: int
-) -> Iterator[Piece]:
+    batch: NumberedBatch,
+    array: Any,
+    columns: Sequence[Any],
+    column: Column,
+    level_bytes: Sequence[int],
+    most: int,
+) -> Iterator[BatchPiece]:
     """Cuts the rows of a batch into pieces of at most `most` bytes; a row that takes more is a piece by
     itself.
 
@@ -71,7 +76,7 @@ def pieces(
             null = part.is_null().to_numpy(zero_copy_only=False) if part.null_count else None
             passed = tuple(each.slice(begin + start, stop - start) for each in columns)
             first, size = batch.first + begin + start, int(sizes[stop] - sizes[start])
-            yield Piece(batch.name, first, passed, column.read(part, first), null, size)
+            yield BatchPiece(batch.name, first, passed, column.read(part, first), null, size)
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
@@ -117,7 +122,7 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([part.values for part in parts]), tuple(offsets))
 
 
-def rows_of(block: Sequence[Piece]) -> str:
+def rows_of(block: Sequence[BatchPiece]) -> str:
     """Names the rows of pieces for messages, such as "batch 2, rows 0 to 9"."""
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
@@ -127,7 +132,7 @@ def rows_of(block: Sequence[Piece]) -> str:
     return f"{first.name} to {last.name}"
 
 
-def null_of(block: Sequence[Piece]) -> Array | None:
+def null_of(block: Sequence[BatchPiece]) -> Array | None:
     """Concatenates the null flags of pieces; None if no row is null."""
     if all(piece.null is None for piece in block):
         return None

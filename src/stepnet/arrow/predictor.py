@@ -7,10 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, cast
 
-from stepnet.arrow.blocks import Batch, Piece, concatenate, null_of, pieces, rows_of
+from stepnet.arrow.blocks import BatchPiece, NumberedBatch, concatenate, null_of, pieces, rows_of
 from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
-from stepnet.arrow.runnable import Compiled, Runnable
+from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
 from stepnet.compiler.values.arguments import flag, instance, kind, shown, whole
 from stepnet.errors import InputError, StepnetError, named, printable
@@ -39,7 +39,7 @@ class Selection:
     """
 
     names: tuple[str, ...]
-    compiled: Compiled
+    compiled: CompiledModel
     column: Column
     level_bytes: tuple[int, ...]
     used: dict[str, Any]
@@ -83,7 +83,7 @@ class Predictor:
         self.output, self.keep = output, None if keep is None else check_names(keep)
         self.memory = whole(memory, "memory is a number of bytes, from 1 on", 1)
         self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
-        self._compiled = dict[Any, tuple[Column, Compiled]]()
+        self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments, with the model of a file as it was read and not as a path."""
@@ -140,7 +140,7 @@ class Predictor:
         if type_ not in self._compiled:
             with named(f"column `{self.column}`"):
                 column = Column.of(type_, self.runnable.spec, self.refuse_nan)
-            self._compiled[type_] = column, Compiled.of(self.runnable, column.spec)
+            self._compiled[type_] = column, CompiledModel.of(self.runnable, column.spec)
         column, compiled = self._compiled[type_]
         with named(f"the result `{self.output}`"):
             result = pyarrow.field(self.output, result_column(compiled.blank, None, column.large).type)
@@ -155,9 +155,9 @@ class Predictor:
             pyarrow.schema([*(schema.field(name) for name in names), result], left_out(self.left_out)),
         )
 
-    def results(self, batches: Iterator[Batch], selection: Selection) -> Iterator[Any]:
+    def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
         """Yields the results of batches. If a batch has an error, the results before it are yielded first."""
-        least, held, size = min(self.memory, JOINED), list[Piece](), 0
+        least, held, size = min(self.memory, JOINED), list[BatchPiece](), 0
         for batch in batches:
             try:
                 for piece in self.pieces(batch, selection):
@@ -176,7 +176,7 @@ class Predictor:
             del batch  # frees its memory before the next one is made
         yield from run_pieces(held, selection)
 
-    def pieces(self, batch: Batch, selection: Selection) -> Iterator[Piece]:
+    def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
         """Checks a batch and yields its rows in pieces; errors name the batch and the column."""
         records = batch.records
         with named(batch.name):
@@ -292,9 +292,9 @@ def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
     return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
-def number_batches(batches: Iterator[Any]) -> Iterator[Batch]:
+def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
     """Names the record batches of a stream by their numbers, for messages."""
-    return (Batch(f"batch {number}", 0, records) for number, records in enumerate(batches))
+    return (NumberedBatch(f"batch {number}", 0, records) for number, records in enumerate(batches))
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
@@ -303,7 +303,7 @@ def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 
 
-def run_pieces(held: list[Piece], selection: Selection) -> Iterator[Any]:
+def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs pieces in one call; yields a record batch per piece. It empties `held`, to free memory early."""
     if not held:
         return

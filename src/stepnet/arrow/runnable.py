@@ -1,7 +1,7 @@
 """A model as a function from sequences to outputs, and the bytes that a call of it takes.
 
 RNN, Stack, Bidirectional, Graph   --Runnable.of-->   Ragged -> outputs
-Runnable + Spec of a step          --Compiled.of-->   the kinds of the outputs, bytes by level
+Runnable + Spec of a step     --CompiledModel.of-->   the kinds of the outputs, bytes by level
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def check_no_statics(statics: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledModel:
     """A model compiled for steps of a `Spec`.
 
     blank: its outputs for no sequences. level_bytes: the bytes that a call holds at most for each sequence,
@@ -109,7 +109,7 @@ class Compiled:
     level_bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, runnable: Runnable, spec: Spec) -> "Compiled":
+    def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
         """Compiles a model by a call without sequences; measures the bytes of outputs and
         intermediate values.
         """

@@ -18,7 +18,7 @@ from stepnet.build.kernel_code import WORD
 from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
 from stepnet.build.objects import OWN
 from stepnet.build.processor_code import write_fits
-from stepnet.build.recipe import Kernel, Recipe
+from stepnet.build.recipe import PlanKernel, Recipe
 from stepnet.build.targets import BuildTarget
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.compiler.targets.cpu.machine.records import LINE
@@ -123,7 +123,7 @@ class ContextCode:
         code.set_word(context, CONTEXT["own"], own)
         for number, workspace in self.contexts.workspaces.items():
             step = self.recipe.steps[number]
-            assert isinstance(step, Kernel)
+            assert isinstance(step, PlanKernel)
             words = code.at(context, workspace.words)
             for name, place in workspace.places.items():
                 code.set_word(words, WORD[name], code.at(context, place))

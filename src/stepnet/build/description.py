@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stepnet.build.model import Argument, BuiltModel
+from stepnet.build.model import ArrayArgument, BuiltModel
 from stepnet.build.targets import BuildTarget
 from stepnet.compiler.values.version import __version__
 
 
 @dataclass(frozen=True)
 class ArrayText:
-    """The description of an array: its name, its kind (see `Argument`), its dtype, and the features of one
-    value.
+    """The description of an array: its name, its kind (see `ArrayArgument`), its dtype, and the features of
+    one value.
 
     by_row: there is one value per sequence, not per step. optional: the array may be NULL.
     """
@@ -29,7 +29,7 @@ class ArrayText:
     optional: bool
 
     @classmethod
-    def of(cls, argument: Argument) -> "ArrayText":
+    def of(cls, argument: ArrayArgument) -> "ArrayText":
         """Describes an argument."""
         type_ = argument.type
         return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)

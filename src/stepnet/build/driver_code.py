@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
-from stepnet.build.kernel_code import KernelCode, SequenceLayout
+from stepnet.build.kernel_code import KernelCode, LayoutPointers
 from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
 from stepnet.build.library_code import CODE, function
 from stepnet.build.model import BuiltModel
-from stepnet.build.recipe import Kernel, Recipe, Reduction, Spread
+from stepnet.build.recipe import PlanKernel, Recipe, Reduction, Spread
 from stepnet.build.spread_code import write_reduction, write_spread
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.compiler.net.types import ROWS, Type
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.packed import PIECE, PIECES
 
@@ -30,7 +30,7 @@ class RunCode:
     def __init__(
         self,
         module: ir.Module,
-        target: Target,
+        target: Processor,
         name: str,
         model: BuiltModel,
         recipe: Recipe,
@@ -48,7 +48,7 @@ class RunCode:
         self.kernels = [
             KernelCode(number, step, contexts.workspaces[number])
             for number, step in enumerate(recipe.steps)
-            if isinstance(step, Kernel)
+            if isinstance(step, PlanKernel)
         ]
 
     def write(self) -> None:
@@ -154,7 +154,7 @@ class RunCode:
     def computed_values(self) -> Iterable[int]:
         """Yields the values that steps compute."""
         for step in self.recipe.steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, PlanKernel):
                 yield from (number for number in (*step.outputs, *step.rows) if number >= 0)
             else:
                 yield step.result
@@ -184,20 +184,20 @@ class RunCode:
 
     # ---- where sequences lie
 
-    def lay_out(self) -> dict[str, SequenceLayout]:
+    def lay_out(self) -> dict[str, LayoutPointers]:
         """Writes code that assigns sequences to lanes; returns the layouts: of the call (""), and of parts
         without a recurrence, by extent.
         """
         code, arena = self.code, self.arena
         code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
-        laid = {"": SequenceLayout(self.offsets, arena["lengths"], arena["laid"], self.rows)}
+        laid = {"": LayoutPointers(self.offsets, arena["lengths"], arena["laid"], self.rows)}
         for kernel in self.kernels:
             extent = kernel.step.plain
             if extent and extent not in laid:
                 laid[extent] = self.lay_pieces(extent, self.rows if extent == "rows" else self.steps)
         return laid
 
-    def lay_pieces(self, extent: str, count: ir.Value) -> SequenceLayout:
+    def lay_pieces(self, extent: str, count: ir.Value) -> LayoutPointers:
         """Writes code that lays out single values as steps of a few sequences; see
         `engines.packed.plain_call`.
         """
@@ -214,7 +214,7 @@ class RunCode:
             begin = code.add(code.mul(piece, each), code.smaller(piece, more))
             code.write_number(begin, starts, piece)
         code.call(self.lay, [lengths, pieces, memory, laid])
-        return SequenceLayout(starts, lengths, laid, pieces)
+        return LayoutPointers(starts, lengths, laid, pieces)
 
     # ---- values
 

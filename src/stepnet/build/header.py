@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from stepnet.build.library_code import ERRORS, NAMES
-from stepnet.build.model import Argument, BuiltModel
+from stepnet.build.model import ArrayArgument, BuiltModel
 from stepnet.build.targets import BuildTarget
 from stepnet.compiler.values.version import __version__
 
@@ -28,19 +28,19 @@ KINDS = {
 WIDTH = 100
 
 
-def declaration(argument: Argument) -> str:
+def declaration(argument: ArrayArgument) -> str:
     """Formats the C declaration of an argument."""
     const = "" if argument.is_result else "const "
     return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
 
 
-def shape_text(argument: Argument) -> str:
+def shape_text(argument: ArrayArgument) -> str:
     """Formats the axes of an array: [steps, 8]."""
     axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
     return f"[{', '.join(axes)}]"
 
 
-def meaning(argument: Argument) -> str:
+def meaning(argument: ArrayArgument) -> str:
     """Describes an argument for a comment: direction, axes, meaning, and whether it may be NULL."""
     kind = KINDS[argument.kind]
     if argument.by_row and argument.kind == "output":

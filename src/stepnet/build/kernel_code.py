@@ -8,9 +8,9 @@ from llvmlite import ir
 from stepnet.build.arena import Space
 from stepnet.build.lanes_code import LAID
 from stepnet.build.library_code import LibraryCode
-from stepnet.build.recipe import Kernel, Reduction
+from stepnet.build.recipe import PlanKernel, Reduction
 from stepnet.build.spread_code import write_reduction
-from stepnet.build.workspaces import Workspace
+from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.cpu.machine.words import PROGRESS, WORDS
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
@@ -21,7 +21,7 @@ WORD = {name: 8 * place for place, name in enumerate(WORDS)}
 
 
 @dataclass(frozen=True)
-class SequenceLayout:
+class LayoutPointers:
     """Pointers to the layout of sequences: their starts and lengths, and the result of `lay` for these.
 
     rows: the number of sequences.
@@ -36,7 +36,7 @@ class SequenceLayout:
 class KernelCode:
     """The code of one part of the schedule. number: the index of the part."""
 
-    def __init__(self, number: int, step: Kernel, workspace: Workspace) -> None:
+    def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
         """Reads which memory the plan of the part needs."""
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs

@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from stepnet.build.library_code import LibraryCode, function
 from stepnet.compiler.plan.load import LANES
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 
 LANE_BYTES = 8 * (LANES + 8)
@@ -23,7 +23,7 @@ PER_SEQUENCE = 16 + 8 + 8
 """The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
 
 
-def write_lay(module: ir.Module, target: Target, name: str) -> ir.Function:
+def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
     """Writes the function lay, which fills `laid` for sequences of given lengths."""
     compare = write_compare(module, target, f"{name}_compare")
     made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
@@ -32,7 +32,7 @@ def write_lay(module: ir.Module, target: Target, name: str) -> ir.Function:
     return made
 
 
-def write_compare(module: ir.Module, target: Target, name: str) -> ir.Function:
+def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Function:
     """Writes the comparison for sorting pairs: by decreasing length, then by number."""
     made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
     (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))

@@ -34,7 +34,7 @@ KEYWORDS = frozenset(
 
 
 @dataclass(frozen=True)
-class Argument:
+class ArrayArgument:
     """An array argument of the C function.
 
     name: its name in C. kind: sequence, initial or static for an input; output or final for a result. place:
@@ -69,7 +69,7 @@ class BuiltModel:
 
     schedule: Schedule
     params: tuple[Array, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[ArrayArgument, ...]
     text: str
 
     @property
@@ -121,19 +121,21 @@ def no_rows(spec: Spec) -> Array:
     return np.empty((0, *spec.shape), spec.dtype)
 
 
-def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
+def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, ...]:
     """Lists the array arguments in the order of the C function: inputs by kind, then results."""
     net, ends = schedule.net, program.ends
     taken = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
     has_named_memories = program.memories > 0
-    made = list[Argument]()
+    made = list[ArrayArgument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
         """Adds an argument for each of these places, with a C name that is unique."""
         numbers = net.results if kind in ("output", "final") else net.inputs
         for place, name in zip(places, names, strict=True):
-            made.append(Argument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional))
+            made.append(
+                ArrayArgument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional)
+            )
 
     def name_of(place: int) -> str:
         return net.nodes[net.inputs[place]].name or "value"

@@ -6,14 +6,14 @@ import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.fork_guard import run_in_thread
 
 OWN = "_stepnet_"
 """A part of the names of functions and data that the objects of one library share."""
 
 
-def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[str]) -> bytes:
+def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset[str]) -> bytes:
     """Compiles a module to an object file. public: the functions that users call; others are hidden."""
 
     def hide_others(module: llvm.ModuleRef) -> None:

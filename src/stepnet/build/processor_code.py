@@ -6,7 +6,7 @@ On a processor without them, the first such instruction would end the process.
 from llvmlite import ir
 
 from stepnet.build.library_code import function
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.code import I32
 
 BITS: dict[tuple[int, int, int], dict[str, int]] = {
@@ -78,7 +78,7 @@ VECTORS, WIDE = 0b110, 0b11100110
 
 
 def write_fits(
-    module: ir.Module, target: Target, name: str, prefix: str, needs: tuple[str, ...]
+    module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
     """Writes the function that tells if this processor has all the features `needs`.
 

@@ -26,10 +26,10 @@ from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.target import Target, host_target
+from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 from stepnet.compiler.targets.cpu.products.constants import (
     Constants,
-    Packed,
+    PackedParameters,
     Values,
     constant_values,
     copy_bytes,
@@ -46,7 +46,7 @@ SUMMED = ("float32", "float64", "int32", "int64")
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PlanKernel:
     """The machine code of a plan, run once in a call.
 
     functions: the names of its functions, by those of the plan. inputs, initial, statics: numbers of values,
@@ -92,7 +92,7 @@ class Reduction:
     from_zero: bool
 
 
-Step = Kernel | Spread | Reduction
+Step = PlanKernel | Spread | Reduction
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Recipe:
     @property
     def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
         """The number of bytes of weights, and the offsets in them of kernels' constants and of values."""
-        kernels = [step.constants for step in self.steps if isinstance(step, Kernel)]
+        kernels = [step.constants for step in self.steps if isinstance(step, PlanKernel)]
         return len(self.weights), kernels, sorted(self.constants.items())
 
     def add(self, data: bytes) -> int:
@@ -188,7 +188,7 @@ def check_part(part: Part, what: str) -> None:
 
 
 def code_of(
-    plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
+    plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """Writes the functions of a plan to a module; returns its layout, and their names."""
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
@@ -215,8 +215,8 @@ def kernel(
     part: Part,
     made: tuple[Layout, dict[str, str]],
     constants: Mapping[int, Array],
-    target: Target,
-) -> Kernel:
+    target: Processor,
+) -> PlanKernel:
     """Makes the kernel of a part that has a plan, and adds its constants to the weights.
 
     made: the layout of its plan, and the names of its functions. constants: values of the net known once.
@@ -243,7 +243,7 @@ def kernel(
     values = constant_values(plan, [constants[number] for number in numbers])
     place = recipe.add(pack_constants(layout.constants, values, target).tobytes())
     plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
-    return Kernel(
+    return PlanKernel(
         plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, place
     )
 
@@ -253,7 +253,7 @@ def places_of(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
 
-def pack_constants(constants: Constants, values: Values, target: Target) -> Array:
+def pack_constants(constants: Constants, values: Values, target: Processor) -> Array:
     """Packs the constants of a plan as its machine code reads them.
 
     This processor packs them, also in the form that another processor reads.
@@ -264,7 +264,9 @@ def pack_constants(constants: Constants, values: Values, target: Target) -> Arra
             copy_bytes(memory[offset:], entry)
         else:
             sources = [values[source.inside, source.number] for source in entry.sources]
-            entry.fill(memory[offset:], sources, host_target() if isinstance(entry, Packed) else target)
+            entry.fill(
+                memory[offset:], sources, host_target() if isinstance(entry, PackedParameters) else target
+            )
     return memory
 
 

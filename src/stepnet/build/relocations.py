@@ -14,7 +14,7 @@ PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Kind:
+class RelocationKind:
     """A kind of relocation.
 
     put: computes the new bytes of the field from S, P and its old bytes. call: it is for a call, which may
@@ -61,19 +61,19 @@ def distance(s: int, p: int, old: int) -> int:
     return fits(s - p, 32)
 
 
-KINDS: Mapping[int, Mapping[int, Kind]] = {
-    X86_64: {2: Kind(distance), 4: Kind(distance, call=True)},  # R_X86_64_PC32, PLT32
+KINDS: Mapping[int, Mapping[int, RelocationKind]] = {
+    X86_64: {2: RelocationKind(distance), 4: RelocationKind(distance, call=True)},  # R_X86_64_PC32, PLT32
     AARCH64: {
-        261: Kind(distance),  # R_AARCH64_PREL32
-        275: Kind(page),  # ADR_PREL_PG_HI21
-        277: Kind(low(0)),  # ADD_ABS_LO12_NC
-        278: Kind(low(0)),  # LDST8_ABS_LO12_NC, and of 16, 32, 64 and 128 bits
-        282: Kind(branch, call=True),  # JUMP26
-        283: Kind(branch, call=True),  # CALL26
-        284: Kind(low(1)),
-        285: Kind(low(2)),
-        286: Kind(low(3)),
-        299: Kind(low(4)),
+        261: RelocationKind(distance),  # R_AARCH64_PREL32
+        275: RelocationKind(page),  # ADR_PREL_PG_HI21
+        277: RelocationKind(low(0)),  # ADD_ABS_LO12_NC
+        278: RelocationKind(low(0)),  # LDST8_ABS_LO12_NC, and of 16, 32, 64 and 128 bits
+        282: RelocationKind(branch, call=True),  # JUMP26
+        283: RelocationKind(branch, call=True),  # CALL26
+        284: RelocationKind(low(1)),
+        285: RelocationKind(low(2)),
+        286: RelocationKind(low(3)),
+        299: RelocationKind(low(4)),
     },
 }
 """The kinds by machine and number; others are refused."""

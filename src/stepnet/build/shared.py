@@ -28,8 +28,8 @@ from stepnet.compiler.targets.cpu.machine.elf import (
     SYMBOL,
     WRITE,
     X86_64,
+    LoadedSection,
     ObjectFile,
-    Part,
     Relocation,
     Symbol,
 )
@@ -51,7 +51,7 @@ STUB = 16
 
 
 @dataclass
-class Piece:
+class LibrarySection:
     """A section of the library.
 
     name, kind, flags, link, info, entry, alignment: the fields of its row in the section table. data: its
@@ -82,8 +82,8 @@ class Shared:
     objects: Sequence[ObjectFile]
     public: Collection[str]
     name: str
-    begins: dict[tuple[int, int], tuple[Piece, int]] = field(
-        default_factory=dict[tuple[int, int], tuple[Piece, int]]
+    begins: dict[tuple[int, int], tuple[LibrarySection, int]] = field(
+        default_factory=dict[tuple[int, int], tuple[LibrarySection, int]]
     )
 
     def __post_init__(self) -> None:
@@ -102,14 +102,21 @@ class Shared:
 
     def data(self) -> bytes:
         """Links the objects; returns the bytes of the library's file."""
-        constants, code = Piece(".rodata", bytearray()), Piece(".text", bytearray(), flags=IN_MEMORY | RUN)
+        constants, code = (
+            LibrarySection(".rodata", bytearray()),
+            LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
+        )
         for number, each in enumerate(self.objects):
             for part in each.parts:
                 self.add(number, part, code if part.flags & RUN else constants)
-        stubs = Piece(".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16)
-        slots = Piece(".got", bytearray(8 * len(self.imported)), flags=IN_MEMORY | WRITE)
+        stubs = LibrarySection(
+            ".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16
+        )
+        slots = LibrarySection(".got", bytearray(8 * len(self.imported)), flags=IN_MEMORY | WRITE)
         tables, strings = self.tables()
-        dynamic = Piece(".dynamic", bytearray(), DYNAMIC, IN_MEMORY | WRITE, ".dynstr", entry=ENTRY.size)
+        dynamic = LibrarySection(
+            ".dynamic", bytearray(), DYNAMIC, IN_MEMORY | WRITE, ".dynstr", entry=ENTRY.size
+        )
         dynamic.data = bytearray(ENTRY.size * 14)
         segments = [[*tables, constants], [code, stubs], [dynamic, slots]]
         self.code, self.stubs, self.slots = code, stubs, slots
@@ -124,7 +131,7 @@ class Shared:
         self.fill_dynamic(dynamic, tables, strings)
         return self.file(segments, size)
 
-    def add(self, number: int, part: Part, piece: Piece) -> None:
+    def add(self, number: int, part: LoadedSection, piece: LibrarySection) -> None:
         """Appends a section of an object to `piece`; records its offset. number: the index of the object."""
         if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
@@ -134,7 +141,7 @@ class Shared:
 
     # ---- tables for the loader
 
-    def tables(self) -> tuple[list[Piece], dict[str, int]]:
+    def tables(self) -> tuple[list[LibrarySection], dict[str, int]]:
         """Makes the tables of hashes, symbols, names and relocations, with room for all entries.
 
         Returns the tables, and the offsets of the library names in the table of names.
@@ -151,15 +158,17 @@ class Shared:
         symbols = bytearray(SYMBOL.size * (1 + len(names)))
         rows = bytearray(RELOCATION.size * len(self.imported))
         return [
-            Piece(".hash", hashes, HASH, link=".dynsym", entry=4, alignment=8),
-            Piece(
+            LibrarySection(".hash", hashes, HASH, link=".dynsym", entry=4, alignment=8),
+            LibrarySection(
                 ".dynsym", symbols, DYNAMIC_SYMBOLS, link=".dynstr", info=1, entry=SYMBOL.size, alignment=8
             ),
-            Piece(".dynstr", strings.data, STRINGS, alignment=1),
-            Piece(".rela.dyn", rows, RELOCATIONS, link=".dynsym", entry=RELOCATION.size, alignment=8),
+            LibrarySection(".dynstr", strings.data, STRINGS, alignment=1),
+            LibrarySection(
+                ".rela.dyn", rows, RELOCATIONS, link=".dynsym", entry=RELOCATION.size, alignment=8
+            ),
         ], offsets
 
-    def fill_symbols(self, table: Piece) -> None:
+    def fill_symbols(self, table: LibrarySection) -> None:
         """Fills in the symbol table: functions of the C library, then the exported ones."""
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
         for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
@@ -167,7 +176,9 @@ class Shared:
             rows.append(SYMBOL.pack(place, 1 << 4 | 2, 0, self.section_of_code if where else 0, where, 0))
         table.data[:] = b"".join(rows)
 
-    def fill_dynamic(self, dynamic: Piece, tables: Sequence[Piece], strings: Mapping[str, int]) -> None:
+    def fill_dynamic(
+        self, dynamic: LibrarySection, tables: Sequence[LibrarySection], strings: Mapping[str, int]
+    ) -> None:
         """Fills in the dynamic section, which tells the loader where all tables are."""
         hashes, symbols, names, rows = tables
         entries = [
@@ -190,7 +201,7 @@ class Shared:
 
     # ---- places and addresses
 
-    def place(self, segments: Sequence[Sequence[Piece]]) -> int:
+    def place(self, segments: Sequence[Sequence[LibrarySection]]) -> int:
         """Assigns each section its place, in the file and in memory; returns the size of the file so far."""
         place = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
@@ -236,7 +247,7 @@ class Shared:
 
     # ---- the file
 
-    def file(self, segments: Sequence[Sequence[Piece]], size: int) -> bytes:
+    def file(self, segments: Sequence[Sequence[LibrarySection]], size: int) -> bytes:
         """Makes the bytes of the file: header, segments, and the section table that linkers read."""
         data = bytearray(size)
         pieces = [piece for own in segments for piece in own]

@@ -9,7 +9,7 @@ from llvmlite import ir
 from stepnet.build.library_code import LibraryCode, function
 from stepnet.build.recipe import ENDS, Reduction, Spread
 from stepnet.compiler.net.types import CONST, ROWS
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER
 
 SUMMED_UP = ("sum", "mean")
@@ -111,7 +111,7 @@ def add_pairwise(
         code.write(code.fadd(code.read(type_, there, itemsize), added), there, itemsize)
 
 
-def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
+def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Function:
     """Writes pairwise(numbers, count, stride), which adds in NumPy's order (see its `pairwise_sum`), once per
     module.
 

@@ -8,7 +8,7 @@ from stepnet.compiler.targets.cpu.machine.elf import AARCH64, X86_64
 from stepnet.compiler.targets.cpu.machine.target import (
     FEATURES,
     NAMED,
-    Target,
+    Processor,
     available_targets,
     host_target,
 )
@@ -28,7 +28,7 @@ class BuildTarget:
     """
 
     name: str
-    code: Target
+    code: Processor
     machine: str
     needs: tuple[str, ...] = ()
 
@@ -38,9 +38,9 @@ class BuildTarget:
         return f"{'x86_64' if self.machine == 'x86-64' else 'aarch64'}-unknown-linux-gnu"
 
     @property
-    def base(self) -> Target:
+    def base(self) -> Processor:
         """The family with the features that all of its processors have."""
-        return Target("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
+        return Processor("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
 
 
 FIXED = {

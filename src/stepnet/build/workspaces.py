@@ -7,7 +7,7 @@ It does not depend on a call: it is for the largest number of lanes, and blocks 
 
 from dataclasses import dataclass
 
-from stepnet.build.recipe import Kernel, Recipe
+from stepnet.build.recipe import PlanKernel, Recipe
 from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.machine.records import LINE
@@ -19,7 +19,7 @@ CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 
 
 @dataclass(frozen=True)
-class Workspace:
+class WorkspaceOffsets:
     """Offsets of a plan's argument words and memory in the context. rows: those of a block of steps."""
 
     words: int
@@ -28,7 +28,7 @@ class Workspace:
     end: int
 
     @classmethod
-    def of(cls, layout: Layout, start: int) -> "Workspace":
+    def of(cls, layout: Layout, start: int) -> "WorkspaceOffsets":
         """Lays out the workspace of a plan from an offset on."""
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.
@@ -45,15 +45,15 @@ class Workspace:
 class Contexts:
     """The workspaces of all kernels, by index among the operations, and the bytes of a context."""
 
-    workspaces: dict[int, Workspace]
+    workspaces: dict[int, WorkspaceOffsets]
     bytes: int
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
         """Lays out the workspaces of a recipe one after the other."""
-        made, end = dict[int, Workspace](), LINE
+        made, end = dict[int, WorkspaceOffsets](), LINE
         for number, step in enumerate(recipe.steps):
-            if isinstance(step, Kernel):
-                made[number] = Workspace.of(step.layout, end)
+            if isinstance(step, PlanKernel):
+                made[number] = WorkspaceOffsets.of(step.layout, end)
                 end = made[number].end
         return cls(made, end)

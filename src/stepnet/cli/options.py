@@ -80,17 +80,19 @@ def choice(
     stack: bool = False,
     drop: list[str] | None = None,
 ) -> Any:
-    """Makes the `Choice` of layers, layouts and settings from the options of the command line."""
+    """Makes the `LayoutChoice` of layers, layouts and settings from the options of the command line."""
     general = [text for text in layout or [] if "=" not in text]
     if len(general) > 1:
         raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(general)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
-    from stepnet.files.choice import Choice
+    from stepnet.files.choice import LayoutChoice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
     fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
     single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
-    return Choice(general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several)
+    return LayoutChoice(
+        general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several
+    )
 
 
 # Fields of `Semantics`, by the names of frameworks.

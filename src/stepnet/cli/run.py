@@ -24,14 +24,14 @@ from stepnet.cli.options import (
 from stepnet.cli.writing import write_json, write_notes
 
 
-class Result(StrEnum):
+class ResultKind(StrEnum):
     """The values of --result."""
 
     OUTPUTS = "outputs"
     LAST = "last"
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """The values of --format."""
 
     PARQUET = "parquet"
@@ -66,8 +66,8 @@ def run(
         str | None, typer.Option(help="The name of the list column; not needed if there is only one.")
     ] = None,
     result: Annotated[
-        Result, typer.Option(help="outputs: of all steps; last: the last one of each sequence.")
-    ] = Result.OUTPUTS,
+        ResultKind, typer.Option(help="outputs: of all steps; last: the last one of each sequence.")
+    ] = ResultKind.OUTPUTS,
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", metavar="NAME", help="A column to pass on; by default all others."),
@@ -87,7 +87,7 @@ def run(
         bool, typer.Option("--refuse-nan", help="A row with NaN or infinite numbers cannot be run.")
     ] = False,
     file_format: Annotated[
-        Format | None,
+        OutputFormat | None,
         typer.Option("--format", help="The format of results in a folder: parquet (default) or arrow."),
     ] = None,
     compression: Annotated[

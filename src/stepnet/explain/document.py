@@ -1,6 +1,7 @@
 """An explanation as a value: titled sections of lines, tables and further sections.
 
-    Section("engine: onednn", (Table((("llvm", "refuses: no machine code for sort"), ("onednn", "chosen"))),))
+    refusals = DocumentTable((("llvm", "refuses: no machine code for sort"), ("onednn", "chosen")))
+    TitledSection("engine: onednn", (refusals,))
 
 Each source makes such values from its facts; it says what there is. `text.py` prints them.
 """
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Line:
+class OperationLine:
     """One operation: the names of its values, its expression, and their types."""
 
     gives: tuple[str, ...]
@@ -18,7 +19,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
+class DocumentTable:
     """Rows of cells.
 
     columns: the format of each column but the last one, as `format` has it: "<11" or ">8". "<" and ">" alone
@@ -36,18 +37,18 @@ FACTS = ("<11",)
 
 
 @dataclass(frozen=True)
-class Section:
+class TitledSection:
     """A title, and what it is the title of. Without a title the items stand one below the other."""
 
     title: str
-    items: tuple["str | Line | Table | Section", ...] = ()
+    items: tuple["str | OperationLine | DocumentTable | TitledSection", ...] = ()
 
 
-Item = str | Line | Table | Section
-"""A line of text (an empty one is a gap), or what `Line`, `Table` and `Section` say."""
+Item = str | OperationLine | DocumentTable | TitledSection
+"""A line of text (an empty one is a gap), an operation, a table or a section."""
 
 
-def headed(title: str, sections: list[Section]) -> list[Section]:
+def headed(title: str, sections: list[TitledSection]) -> list[TitledSection]:
     """Sections with a title above the first one, as a layer's name above its plan."""
     first, *others = sections
-    return [Section("", (title, first)), *others]
+    return [TitledSection("", (title, first)), *others]

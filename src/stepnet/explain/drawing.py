@@ -14,8 +14,8 @@ from itertools import groupby, pairwise, product
 from math import prod
 from typing import Any
 
-from stepnet.layout.notation import Pattern, Stack
-from stepnet.layout.places import Array, Block, Region, entry_regions
+from stepnet.layout.notation import Concatenation, Pattern
+from stepnet.layout.places import Array, ParameterBlock, Region, entry_regions
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 
@@ -27,12 +27,12 @@ Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Cell:
+class DrawnNumber:
     """A number of an array. at: its index in the array. place: its index in the block."""
 
     array: str
     at: Place
-    block: Block
+    block: ParameterBlock
     place: Place
     value: float
 
@@ -49,11 +49,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class NumberLine:
     """A line of numbers, with None for a gap; all None for a gap of lines."""
 
     label: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[DrawnNumber | None, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Panel:
     """
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[NumberLine, ...]
     columns: tuple[str, ...] = ()
 
 
@@ -80,7 +80,7 @@ class Drawing:
     panels: tuple[Panel, ...]
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[DrawnNumber]:
         """The numbers that are drawn, without gaps."""
         lines = [line for panel in self.panels for line in panel.lines]
         return [cell for line in lines for cell in line.cells if cell is not None]
@@ -107,7 +107,7 @@ def drawings(
             array = arrays[entry.name]
             shape = shape_of(entry.pattern, sizes, entry.layer or 0)
             drawn = [cell for region in entry_regions(entry, sizes) for cell in spots(region, array, some)]
-            if isinstance(entry.pattern, Stack):
+            if isinstance(entry.pattern, Concatenation):
                 panels = tuple(table(entry.pattern, drawn, shape))
             else:
                 panels = (vector(drawn, prod(shape), across),)
@@ -124,7 +124,7 @@ def samples(size: int, some: Place = SOME) -> Place:
 
 
 @dataclass(frozen=True)
-class Spot:
+class NumberInMemory:
     """A number in memory, with its index in C order.
 
     step: the distance to the next number in its row of the block.
@@ -134,10 +134,10 @@ class Spot:
     number: int
     step: int
     row: tuple[Any, ...]
-    cell: Cell
+    cell: DrawnNumber
 
 
-def spots(region: Region, array: Array, some: Place) -> Iterator[Spot]:
+def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
     """Yields the numbers of a region that are drawn. some: the indices drawn along a long axis."""
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
@@ -147,8 +147,8 @@ def spots(region: Region, array: Array, some: Place) -> Iterator[Spot]:
         place = unravelled(raveled(inner, region.shape), block) if region.raw else inner
         where = at(region, inner, array.shape)
         row = (region.block, *(unit for axis, unit in enumerate(inner) if axis != along))
-        cell = Cell(region.array, where, region.block, place, float(view[inner]))
-        yield Spot(raveled(where, array.shape), steps[along], row, cell)
+        cell = DrawnNumber(region.array, where, region.block, place, float(view[inner]))
+        yield NumberInMemory(raveled(where, array.shape), steps[along], row, cell)
 
 
 def raveled(place: Place, shape: Shape) -> int:
@@ -185,11 +185,11 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 # ---- tables ------------------------------------------------------------------------------------------------
 
 
-def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
+def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
     """Arranges the numbers of an array as tables: one, or one for each layer and direction."""
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
-    panels: dict[Place, dict[tuple[int, int], Cell]] = {}
+    panels: dict[Place, dict[tuple[int, int], DrawnNumber]] = {}
     for spot in spots:
         place = spot.cell.at
         row = place[outer] if across > outer else 0
@@ -198,7 +198,7 @@ def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
     for corner, drawn in sorted(panels.items()):
         rows, columns = (spaced(sorted(set(axis))) for axis in zip(*drawn, strict=True))
         lines = [
-            Line(
+            NumberLine(
                 "" if row is None or across == outer else str(row),
                 tuple(
                     None if row is None or column is None else drawn.get((row, column)) for column in columns
@@ -210,7 +210,7 @@ def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
         yield Panel(f"{list(corner)}" if corner else "", tuple(lines), tuple(titles))
 
 
-def leading(pattern: Stack, dimensions: int) -> int:
+def leading(pattern: Concatenation, dimensions: int) -> int:
     """Counts the leading axes of layers, directions or length 1, which come before the axes of a table."""
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
@@ -247,7 +247,7 @@ def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
     return min(hidden * max(min(gates, widest // hidden), 1), widest)
 
 
-def vector(spots: list[Spot], size: int, across: int) -> Panel:
+def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
     """Arranges an array as a vector in the order of memory. size: the numbers of the array.
 
     A line has `across` numbers. If some are left out and blocks are not interleaved, it has a row of a block.
@@ -257,13 +257,13 @@ def vector(spots: list[Spot], size: int, across: int) -> Panel:
     complete = len(ordered) == size
     if complete or 2 * len(rows) > len(ordered):  # blocks are interleaved
         rows = [ordered[start : start + across] for start in range(0, len(ordered), across)]
-    lines: list[Line] = []
+    lines: list[NumberLine] = []
     for row in rows:
-        drawn: list[Cell | None] = [row[0].cell]
+        drawn: list[DrawnNumber | None] = [row[0].cell]
         for before, spot in pairwise(row):
             gap = not complete and spot.number > before.number + before.step
             drawn += [None, spot.cell] if gap else [spot.cell]
-        lines.append(Line(str(row[0].number), tuple(drawn)))
+        lines.append(NumberLine(str(row[0].number), tuple(drawn)))
     return Panel("", tuple(lines), tuple(map(str, range(min(across, size)))) if complete else ())
 
 

@@ -7,16 +7,16 @@ input, h and c are the memory, h' and c' the next memory.
 from collections.abc import Collection
 from dataclasses import replace
 
-from stepnet.layout.places import Block
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.semantics import GATES, Semantics
 
 NEW = "c'"
 
 
-def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
+def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[str]:
     r"""Formats the equations of a step with these blocks: a line for each gate, then the memory.
 
-    >>> blocks = [Block(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
+    >>> blocks = [ParameterBlock(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\n")
     r = sigmoid(W_r x + b_r + R_r h + d_r)
     z = sigmoid(W_z x + b_z + R_z h + d_z)
@@ -28,7 +28,7 @@ def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
     return [*lines, *memory(semantics, held)]
 
 
-def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
+def gate_text(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> str:
     """Formats the right side of the equation of a gate or candidate."""
     if gate == "i" and semantics.coupled:
         return "1 - f"
@@ -37,18 +37,18 @@ def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
     total = " + ".join([side("W", "x", "b", gate, held), *from_state(semantics, gate, held)])
     if gate == "f" and semantics.forget_bias:
         total += f" + {semantics.forget_bias:g}"
-    if Block("p", gate) in held:
+    if ParameterBlock("p", gate) in held:
         total += f" + p_{gate} {NEW if gate == 'o' else 'c'}"
     inner = clipped(total, semantics.clip)
     return inner if name == "linear" else f"{name}({inner})"
 
 
-def side(matrix: str, of: str, bias: str, gate: str, held: set[Block]) -> str:
+def side(matrix: str, of: str, bias: str, gate: str, held: set[ParameterBlock]) -> str:
     """Formats the product of a matrix of a gate, with its bias if there is one."""
-    return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if Block(bias, gate) in held else "")
+    return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if ParameterBlock(bias, gate) in held else "")
 
 
-def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
+def from_state(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> list[str]:
     """Formats the terms of a gate from the state, with the reset gate for a candidate."""
     if gate != "n" or semantics.cell == "rnn":
         return [side("R", "h", "d", gate, held)]
@@ -58,7 +58,7 @@ def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
     return [f"{reset} ({side('R', 'h', 'd', gate, held)})"]
 
 
-def memory(semantics: Semantics, held: set[Block]) -> list[str]:
+def memory(semantics: Semantics, held: set[ParameterBlock]) -> list[str]:
     """Formats the equations of the next memory."""
     if semantics.cell == "rnn":
         return ["h' = n"]
@@ -68,8 +68,8 @@ def memory(semantics: Semantics, held: set[Block]) -> list[str]:
         return [f"h' = {kept} h + {written} n"]
     name = semantics.output_activation
     output = f"o {NEW}" if name == "linear" else f"o {name}({NEW})"
-    if Block("P") in held:
-        bias = " + q" if Block("q") in held else ""
+    if ParameterBlock("P") in held:
+        bias = " + q" if ParameterBlock("q") in held else ""
         output = clipped(f"P ({output}){bias}", semantics.projection_clip)
     return [f"{NEW} = {clipped('f c + i g', semantics.cell_clip)}", f"h' = {output}"]
 

@@ -13,7 +13,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
-from stepnet.explain.document import Line
+from stepnet.explain.document import OperationLine
 from stepnet.explain.expressions import expression, types_text
 from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
 
@@ -21,7 +21,7 @@ Asked = str | Sequence[str]
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageFacts:
     """The work of one stage, by phase, and its cost each time it runs.
 
     `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
@@ -29,7 +29,7 @@ class Stage:
     """
 
     name: str
-    phases: tuple[tuple[Line, ...], ...]
+    phases: tuple[tuple[OperationLine, ...], ...]
     flops: int
     weights: int
     values: int
@@ -48,7 +48,7 @@ class Explanation:
     parameters: dict[str, str]
     results: dict[str, str]
     reverse: bool
-    stages: tuple[Stage, ...]
+    stages: tuple[StageFacts, ...]
     engine: str | None
     engines: dict[str, str | None]
 
@@ -134,7 +134,7 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
         yield name, net, tuple(tuple(n for n in phase if n in gives) for phase in phases)
 
 
-def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
+def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
     """The stages of a plan that have any work."""
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
@@ -148,7 +148,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
             weights, values = traffic(net, numbers)
             of_inner = sum(flops(net, n) for n in deep)
             of_rows = sum(flops(net, n) for n in numbers) - of_inner
-            yield Stage(name, tuple(text for text in lines if text), of_rows, weights, values, of_inner)
+            yield StageFacts(name, tuple(text for text in lines if text), of_rows, weights, values, of_inner)
 
 
 def inner_extent(net: Net, number: int) -> Extent:
@@ -158,7 +158,7 @@ def inner_extent(net: Net, number: int) -> Extent:
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
 
 
-def node_lines(names: Names, number: int) -> list[Line]:
+def node_lines(names: Names, number: int) -> list[OperationLine]:
     """The line of one node, with those of its step where it is an inner recurrence."""
     node = names.net.nodes[number]
     if node.operation != "recur":
@@ -168,14 +168,16 @@ def node_lines(names: Names, number: int) -> list[Line]:
     lines = [line(inside, n) for n in computed]
     memories = zip(recur.memories, recur.following, strict=True)
     lines += [
-        Line((f"next {inside.of(memory)}",), inside.of(following), types_text(recur.body.nodes[memory].types))
+        OperationLine(
+            (f"next {inside.of(memory)}",), inside.of(following), types_text(recur.body.nodes[memory].types)
+        )
         for memory, following in memories
     ]
-    nested = (Line((f"    {own.gives[0]}", *own.gives[1:]), own.text, own.type) for own in lines)
+    nested = (OperationLine((f"    {own.gives[0]}", *own.gives[1:]), own.text, own.type) for own in lines)
     return [line(names, number), *nested]
 
 
-def line(names: Names, number: int) -> Line:
+def line(names: Names, number: int) -> OperationLine:
     """The line of one node."""
     node = names.net.nodes[number]
     gives = [names.of(number)]
@@ -185,7 +187,7 @@ def line(names: Names, number: int) -> Line:
             if picked.operation == "result" and picked.inputs[0] == number:
                 gives[picked.attributes["of"]] = names.of(other)
     text = expression(node, [names.of(operand) for operand in node.inputs])
-    return Line(tuple(gives), text, types_text(node.types))
+    return OperationLine(tuple(gives), text, types_text(node.types))
 
 
 def flops(net: Net, number: int) -> int:

@@ -3,7 +3,7 @@
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.targets import Order
 from stepnet.explain.costs import Held, sum_of
-from stepnet.explain.document import FACTS, Section, Table, headed
+from stepnet.explain.document import FACTS, DocumentTable, TitledSection, headed
 from stepnet.explain.plan import costs_text, schedule_sections
 from stepnet.explain.text import amount, text
 from stepnet.model.gradient_explain import GradientExplanation, Half, Sizes
@@ -20,39 +20,39 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
     return text(sections)
 
 
-def head(facts: GradientExplanation) -> Section:
+def head(facts: GradientExplanation) -> TitledSection:
     """The arguments that have gradients, and how these run."""
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
     rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
     rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
     title = f"gradients of {', '.join(facts.kinds) or 'nothing'}"
-    return Section(title, (Table(tuple(rows), FACTS),))
+    return TitledSection(title, (DocumentTable(tuple(rows), FACTS),))
 
 
-def saved_section(facts: GradientExplanation) -> Section:
+def saved_section(facts: GradientExplanation) -> TitledSection:
     """The values that the forward half saves."""
     where = "" if facts.checkpoint is None else ", of one piece at a time"
     every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
     rows = [
         (value.name, value.element, amount(value.bytes, "B"), name_of(value.extent)) for value in facts.saved
     ]
-    return Section(f"saved: {every}{where}", (Table(tuple(rows), ("<", "<11", ">8")),))
+    return TitledSection(f"saved: {every}{where}", (DocumentTable(tuple(rows), ("<", "<11", ">8")),))
 
 
-def work_section(facts: GradientExplanation) -> Section:
+def work_section(facts: GradientExplanation) -> TitledSection:
     """The costs of each half."""
-    return Section("work", tuple(map(half_section, facts.halves)))
+    return TitledSection("work", tuple(map(half_section, facts.halves)))
 
 
-def half_section(half: Half) -> Section:
+def half_section(half: Half) -> TitledSection:
     """The costs of one half, by extent."""
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
-    return Section(half.title, (Table(tuple(rows), ("<13",)),))
+    return TitledSection(half.title, (DocumentTable(tuple(rows), ("<13",)),))
 
 
-def memory_section(facts: GradientExplanation) -> Section:
+def memory_section(facts: GradientExplanation) -> TitledSection:
     """The bytes that are held beyond arguments and results."""
     memory = facts.memory
     between = sizes_text(memory.kept)
@@ -64,10 +64,10 @@ def memory_section(facts: GradientExplanation) -> Section:
         rows.append(("besides, in the backward pass", sizes_text(memory.most)))
     if memory.piece is not None:
         rows.append(("besides, of one piece", sizes_text(memory.piece)))
-    return Section("memory beyond arguments and results", (Table(tuple(rows), ("<29",)),))
+    return TitledSection("memory beyond arguments and results", (DocumentTable(tuple(rows), ("<29",)),))
 
 
-def size_section(sizes: Sizes) -> Section:
+def size_section(sizes: Sizes) -> TitledSection:
     """The costs and the memory of a batch."""
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
@@ -75,7 +75,7 @@ def size_section(sizes: Sizes) -> Section:
         ("backward", amount(sizes.backward, "flop")),
         ("memory", held),
     ]
-    return Section(f"for {sizes.rows} sequences of {sizes.steps} steps", (Table(tuple(rows)),))
+    return TitledSection(f"for {sizes.rows} sequences of {sizes.steps} steps", (DocumentTable(tuple(rows)),))
 
 
 def sizes_text(each: Held) -> str:

@@ -7,7 +7,7 @@ from stepnet.compiler.plan.load import Size
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
 from stepnet.errors import named
-from stepnet.explain.document import Section, headed
+from stepnet.explain.document import TitledSection, headed
 from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
 from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, schedule_sections, shared_items
@@ -34,10 +34,10 @@ def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
         return text(parts)
     schedule = model.program.schedule_for(order)
     shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
-    return text([Section("threads", tuple(shared)), *parts] if shared else parts)
+    return text([TitledSection("threads", tuple(shared)), *parts] if shared else parts)
 
 
-def part_sections(layer: Combination, order: Order, size: Size | None) -> Iterator[Section]:
+def part_sections(layer: Combination, order: Order, size: Size | None) -> Iterator[TitledSection]:
     """The plan of each part, under its name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):

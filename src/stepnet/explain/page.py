@@ -19,12 +19,12 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from stepnet.explain.drawing import Drawing, Line, Panel, drawings, numbers_left_out
+from stepnet.explain.drawing import Drawing, NumberLine, Panel, drawings, numbers_left_out
 from stepnet.explain.equations import equations
-from stepnet.explain.ties import MARKS, Side, Ties, key
+from stepnet.explain.ties import MARKS, ConversionSide, Ties, key
 from stepnet.explain.words import GATES, PARAMETERS, explain_notation
 from stepnet.layout.convert import Conversion
-from stepnet.layout.places import Array, Block
+from stepnet.layout.places import Array, ParameterBlock
 from stepnet.layout.record import Record
 
 
@@ -109,7 +109,7 @@ def digest(text: str) -> str:
 # ---- what the template calls -------------------------------------------------------------------------------
 
 
-def parted_equations(side: Side) -> list[list[tuple[str, str, str]]]:
+def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
     """The equations of a side in pieces."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
@@ -127,16 +127,21 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
             yield piece, "", ""
 
 
-def panels(drawing: Drawing, side: Side, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
+def panels(drawing: Drawing, side: ConversionSide, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
     """The panels of an array, each with its lines: labels and numbers."""
-    kinds, seen = tied.kinds(side), set[Block]()
+    kinds, seen = tied.kinds(side), set[ParameterBlock]()
     for panel in drawing.panels:
         lines = enumerate(panel.lines)
         yield panel, [(line.label, list(cell_values(panel, n, side, tied, kinds, seen))) for n, line in lines]
 
 
 def cell_values(
-    panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
+    panel: Panel,
+    number: int,
+    side: ConversionSide,
+    tied: Ties,
+    kinds: Mapping[ParameterBlock, str],
+    seen: set[ParameterBlock],
 ) -> Iterator[dict[str, Any] | None]:
     """The numbers of a line; the first number of each block shows its name."""
     line = panel.lines[number]
@@ -162,12 +167,12 @@ def cell_values(
         seen.add(block)
 
 
-def edge(line: Line | None, place: int, block: Block, where: str) -> str:
+def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str) -> str:
     """Returns the CSS classes of the border between a number and its neighbour at a place of a line.
 
     The border is thin between blocks, thick between parameters, and missing inside a block. where: the side.
 
-    >>> edge(None, 0, Block("W", "r"), "top")
+    >>> edge(None, 0, ParameterBlock("W", "r"), "top")
     'top'
     """
     if line is None or not 0 <= place < len(line.cells):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.plan.load import WORDS, Size
-from stepnet.compiler.plan.partition import AtOnce, Wavefront, at_once, partition, wavefront
+from stepnet.compiler.plan.load import WORDS, CallSize
+from stepnet.compiler.plan.partition import Concurrency, Wavefront, at_once, partition, wavefront
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import lines_of, waves_of
@@ -13,12 +13,12 @@ from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import SharedEngine
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.arguments import whole
-from stepnet.explain.document import FACTS, Item, Section, Table
-from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
+from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
+from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation
 from stepnet.explain.parts import described, parts_of
 from stepnet.explain.text import amount, text
 
-SHOWN = Size(1, 100, 100)
+SHOWN = CallSize(1, 100, 100)
 """The size of the call whose time is estimated by default."""
 TITLES = {
     "once": "once",
@@ -32,12 +32,12 @@ TITLES = {
 }
 
 
-def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None) -> str:
+def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = None) -> str:
     """The text of `schedule_sections`."""
     return text(schedule_sections(schedule, engine, size))
 
 
-def schedule_sections(schedule: Schedule, engine: Asked, size: Size | None = None) -> list[Section]:
+def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None = None) -> list[TitledSection]:
     """A schedule explained: inputs and results, the chosen engine and the refusals, then the work of each
     stage. size: of a call, for which it also says how threads share it.
 
@@ -52,33 +52,33 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: Size | None = Non
         return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
     rows = tuple((number, described(part, inside)) for number, part, inside in named)
-    parts = Table(rows), *shared_items(schedule, chosen, size)
-    sections = [Section("parts, in the order they run", parts), engine_section(chosen, engines)]
+    parts = DocumentTable(rows), *shared_items(schedule, chosen, size)
+    sections = [TitledSection("parts, in the order they run", parts), engine_section(chosen, engines)]
     for number, part, _ in named:
         if part.plan is not None:
             facts = plan_explanation(part.plan, chosen, engines)
-            placed = Section(f"part {number}:", part_engine_tables(part.plan, engine))
+            placed = TitledSection(f"part {number}:", part_engine_tables(part.plan, engine))
             # The sizes of inner sequences are not those of the call.
             flat = size if part.extent == STEPS else None
-            sections += [Section("", (placed, ends_section(facts)))]
+            sections += [TitledSection("", (placed, ends_section(facts)))]
             sections += [*partition_sections(part.plan, chosen, flat), *work_sections(facts)]
     return sections
 
 
-def checked_size(rows: int | None, steps: int | None) -> Size | None:
+def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
     """The size of a call of so many sequences of so many steps each; None where neither is given."""
     if rows is None and steps is None:
         return None
     meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
     count = whole(1 if rows is None else rows, meaning.format("rows"), 1)
     longest = whole(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
-    return Size(count, longest, count * longest)
+    return CallSize(count, longest, count * longest)
 
 
 # ---- engines and threads -----------------------------------------------------------------------------------
 
 
-def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Section:
+def engine_section(chosen: str | None, engines: dict[str, str | None]) -> TitledSection:
     """The chosen engine, the processor if the user chose it, and the refusals of the other engines."""
     engine = shared_engine(chosen)
     code_for = None if engine is None else engine.code_for()
@@ -86,10 +86,10 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Sectio
     for name, reason in engines.items():
         says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
         rows.append((name, says))
-    return Section(f"engine: {chosen or 'none of those asked for'}", (facts_table(rows),))
+    return TitledSection(f"engine: {chosen or 'none of those asked for'}", (facts_table(rows),))
 
 
-def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
+def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
     """The engine of one part and the refusals before it, where several engines are asked for."""
     engines = engines_of(asked)
     if len(engines) < 2:
@@ -102,29 +102,29 @@ def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
     return (facts_table(rows),)
 
 
-def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
+def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
     """Facts with their names, in the columns of all explanations."""
-    return Table(tuple(rows), FACTS, wraps=True)
+    return DocumentTable(tuple(rows), FACTS, wraps=True)
 
 
-def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:
+def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
     """The way in which threads share a call of a size; nothing without a size."""
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
     inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
     title = f"threads, for {described_size(size)}{inner}"
-    return [Section(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
+    return [TitledSection(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
 
 
-def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
+def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:
     """The times of independent recurrences one after the other and at once, and of layers that read one
     another's outputs as a wavefront; a gap ahead of each.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
         return
-    ways: list[tuple[Sequence[int], AtOnce | Wavefront]] = []
+    ways: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
         loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
@@ -136,7 +136,7 @@ def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> I
         ways.append((line, wavefront(layers, asked, threads(), engine.machine())))
     for places, way in ways:
         yield ""
-        yield Section(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
+        yield TitledSection(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
 
 
 def shared_engine(name: str | None) -> SharedEngine | None:
@@ -145,7 +145,7 @@ def shared_engine(name: str | None) -> SharedEngine | None:
     return engine if isinstance(engine, SharedEngine) else None
 
 
-def described_size(size: Size) -> str:
+def described_size(size: CallSize) -> str:
     """The size of a call in words."""
     rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
     return f"{rows} of {size.longest} steps"
@@ -154,30 +154,30 @@ def described_size(size: Size) -> str:
 # ---- the work of a plan ------------------------------------------------------------------------------------
 
 
-def ends_section(facts: Explanation) -> Section:
+def ends_section(facts: Explanation) -> TitledSection:
     """The inputs of a plan."""
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
         for name in ("inputs", "memories", "statics", "parameters")
     ]
     title = f"each sequence from its {'last' if facts.reverse else 'first'} step"
-    return Section(title, (facts_table([row for row in rows if row[1]]),))
+    return TitledSection(title, (facts_table([row for row in rows if row[1]]),))
 
 
-def work_sections(facts: Explanation) -> list[Section]:
+def work_sections(facts: Explanation) -> list[TitledSection]:
     """The work of each stage, and the results."""
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
-    return [*map(stage_section, facts.stages), Section("results", results)]
+    return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
-def stage_section(stage: Stage) -> Section:
+def stage_section(stage: StageFacts) -> TitledSection:
     """The costs of a stage, and its operations by phase."""
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
     if len(stage.phases) == 1:
-        return Section(title, stage.phases[0])
+        return TitledSection(title, stage.phases[0])
     phases = enumerate(stage.phases, 1)
-    return Section(title, tuple(Section(f"phase {place}", phase) for place, phase in phases))
+    return TitledSection(title, tuple(TitledSection(f"phase {place}", phase) for place, phase in phases))
 
 
 def costs_text(flops: int, weights: int, values: int) -> str:

@@ -34,7 +34,7 @@ PAGE = """<!doctype html>
 
 
 @dataclass(frozen=True)
-class Spot:
+class BoxPosition:
     """The position and size of a box."""
 
     x: float
@@ -89,7 +89,7 @@ def write(picture: Picture, path: Path, force: bool = False) -> None:
         raise FileError(f"{path}: the file cannot be written ({error.strerror or error})") from error
 
 
-def laid_out(picture: Picture) -> list[Spot]:
+def laid_out(picture: Picture) -> list[BoxPosition]:
     """Where the boxes are: each below all that it reads, those of one level beside one another."""
     levels = [0] * len(picture.boxes)
     for place in range(len(levels)):
@@ -100,11 +100,11 @@ def laid_out(picture: Picture) -> list[Spot]:
     ]
     sizes = [size(box, [a for a in picture.arrows if a.source == n]) for n, box in enumerate(picture.boxes)]
     widest = max(sum(sizes[n][0] + BESIDE for n in row) for row in rows)
-    spots, y = dict[int, Spot](), float(PAD)
+    spots, y = dict[int, BoxPosition](), float(PAD)
     for row in rows:
         x = BESIDE / 2 + (widest - sum(sizes[n][0] + BESIDE for n in row)) / 2
         for number in row:
-            spots[number] = Spot(x + BESIDE / 2, y, *sizes[number])
+            spots[number] = BoxPosition(x + BESIDE / 2, y, *sizes[number])
             x += sizes[number][0] + BESIDE
         y += max(sizes[n][1] for n in row) + ABOVE
     return [spots[number] for number in range(len(spots))]
@@ -118,7 +118,7 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
     return width, LINE * (1 + len(box.lines) + bool(box.engine)) + PAD
 
 
-def box_svg(box: Box, spot: Spot, colour: str) -> list[str]:
+def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
     """A box and its lines."""
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
@@ -129,7 +129,7 @@ def box_svg(box: Box, spot: Spot, colour: str) -> list[str]:
     return drawn
 
 
-def arrows_svg(arrows: list[Arrow], spots: list[Spot]) -> list[str]:
+def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
     """The values that a box gives: each with its size below the box, and a line to each of its readers."""
     drawn = list[str]()
     for number, arrow in enumerate(arrows):

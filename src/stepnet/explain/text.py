@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from stepnet.explain.document import Item, Line, Section, Table
+from stepnet.explain.document import DocumentTable, Item, OperationLine, TitledSection
 
 WIDTH = 100
 """Where the types of operations end."""
@@ -11,10 +11,11 @@ WRAPPED = 86
 """The longest line of what is wrapped."""
 
 
-def text(sections: Iterable[Section]) -> str:
+def text(sections: Iterable[TitledSection]) -> str:
     """The text of an explanation.
 
-    >>> print(text([Section("engines", (Table((("llvm", "chosen"), ("onednn", "runs it if asked for"))),))]))
+    >>> engines = DocumentTable((("llvm", "chosen"), ("onednn", "runs it if asked for")))
+    >>> print(text([TitledSection("engines", (engines,))]))
     engines
       llvm    chosen
       onednn  runs it if asked for
@@ -27,24 +28,24 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
-        case Line():
+        case OperationLine():
             yield from line_of_types(item, indent)
-        case Table():
+        case DocumentTable():
             yield from table_lines(item, indent)
-        case Section():
+        case TitledSection():
             yield from lines(item.title, indent) if item.title else ()
             for each in item.items:
                 yield from lines(each, f"{indent}  " if item.title else indent)
 
 
-def line_of_types(line: Line, indent: str) -> Iterator[str]:
+def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
     """An operation, with the types of its values at the end of its last line."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
 
 
-def table_lines(table: Table, indent: str) -> Iterator[str]:
+def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
     """The rows of a table."""
     if not table.rows:
         return

@@ -7,10 +7,10 @@ kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepnet.explain.drawing import Cell, place_in
+from stepnet.explain.drawing import DrawnNumber, place_in
 from stepnet.layout.convert import Conversion
 from stepnet.layout.moves import Move
-from stepnet.layout.places import Array, Block, Region, regions
+from stepnet.layout.places import Array, ParameterBlock, Region, regions
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
@@ -25,7 +25,7 @@ MARKS = {  # by kind of move, the most remarkable last: a sign, and the text of 
 
 
 @dataclass(frozen=True)
-class Side:
+class ConversionSide:
     """A side of a conversion: arrays with record, sizes and semantics. key: "source" or "target"."""
 
     key: str
@@ -35,7 +35,7 @@ class Side:
     semantics: Semantics
 
     @property
-    def places(self) -> dict[Block, Region]:
+    def places(self) -> dict[ParameterBlock, Region]:
         """The region of each block of this side."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
@@ -63,8 +63,8 @@ class Ties:
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
         """Indexes the moves of the conversion by target block and by source block."""
         report = conversion.report
-        self.source = Side("source", arrays, record, report.sizes, report.source_semantics)
-        self.target = Side(
+        self.source = ConversionSide("source", arrays, record, report.sizes, report.source_semantics)
+        self.target = ConversionSide(
             "target", conversion.arrays, report.layout, report.target_sizes, report.target_semantics
         )
         self.source_regions, self.target_regions = self.source.places, self.target.places
@@ -72,12 +72,12 @@ class Ties:
         self.sides = (self.source, self.target) if self.several else (self.source,)
         moves = [move for step in report.steps for move in step.moves]
         self.by_target = {move.target: move for move in moves}
-        self.by_source: dict[Block, list[Move]] = {}
+        self.by_source: dict[ParameterBlock, list[Move]] = {}
         for move in moves:
             for block, _ in move.terms:
                 self.by_source.setdefault(block, []).append(move)
 
-    def kinds(self, side: Side) -> dict[Block, str]:
+    def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
         """Returns what became of each block of a side, as keys of `MARKS`."""
         if not self.several:
             return dict.fromkeys(side.places, "moved")
@@ -91,7 +91,7 @@ class Ties:
             for block in self.source_regions
         }
 
-    def to(self, side: Side, cell: Cell) -> list[str]:
+    def to(self, side: ConversionSide, cell: DrawnNumber) -> list[str]:
         """Returns the keys of the numbers on the other side that correspond to a number."""
         if not self.several:
             return []
@@ -99,21 +99,21 @@ class Ties:
             return [key("target", move.target, cell.place) for move in self.by_source.get(cell.block, [])]
         return [key("source", block, cell.place) for block, _ in self.by_target[cell.block].terms]
 
-    def sentence(self, side: Side, cell: Cell) -> str:
+    def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
         """Describes a number in a sentence: what it is, and where it goes or comes from."""
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
             return f"{text}."
         return f"{text}; {self.destination_text(cell) if side is self.source else self.origin_text(cell)}."
 
-    def destination_text(self, cell: Cell) -> str:
+    def destination_text(self, cell: DrawnNumber) -> str:
         """Describes where a number of the source goes."""
         moves = self.by_source.get(cell.block, [])
         if not moves:
             return f"{self.target.record.name} has no place for it, and the function is the same without it"
         return ", and ".join(self.move_text(move, cell) for move in moves)
 
-    def move_text(self, move: Move, cell: Cell) -> str:
+    def move_text(self, move: Move, cell: DrawnNumber) -> str:
         """Describes one place that a number goes to."""
         where = self.target.where(self.target_regions[move.target], cell.place)
         sign = next(sign for block, sign in move.terms if block == cell.block)
@@ -126,7 +126,7 @@ class Ties:
         what = f"summed with {' and '.join(others)}" if others else move.kind
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
-    def origin_text(self, cell: Cell) -> str:
+    def origin_text(self, cell: DrawnNumber) -> str:
         """Describes where a number of the target comes from."""
         move = self.by_target[cell.block]
         if not move.terms:
@@ -139,6 +139,6 @@ class Ties:
         return f"it comes from {' + '.join(parts)}, {move.kind}"
 
 
-def key(side: str, block: Block, place: tuple[int, ...]) -> str:
+def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
     """Returns the key of a number in the page."""
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from stepnet.explain.document import Section, Table
-from stepnet.explain.drawing import ALL, WIDEST, Cell, Drawing, drawings
+from stepnet.explain.document import DocumentTable, TitledSection
+from stepnet.explain.drawing import ALL, WIDEST, Drawing, DrawnNumber, drawings
 from stepnet.explain.equations import equations
 from stepnet.explain.text import text
-from stepnet.explain.ties import MARKS, Side
+from stepnet.explain.ties import MARKS, ConversionSide
 from stepnet.explain.words import explain_notation
-from stepnet.layout.notation import Stack
-from stepnet.layout.places import Block
+from stepnet.layout.notation import Concatenation
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.sizes import Sizes
 
 # The colours of the page, by M. Okabe and K. Ito, mixed with white: black letters are legible on all of them.
@@ -38,7 +38,9 @@ INDENT = "  "
 NUMBER = 11  # characters of a number with its gate
 
 
-def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None = None) -> Text:
+def weights_text(
+    side: ConversionSide, width: int = 100, kinds: Mapping[ParameterBlock, str] | None = None
+) -> Text:
     """Formats the equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
     kinds: what became of each block, as keys of `MARKS`.
@@ -48,7 +50,7 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
     >>> from stepnet.layout.sizes import Sizes
     >>> import numpy as np
     >>> rnn = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.eye(2), "bias": np.zeros(2)}
-    >>> print(weights_text(Side("source", rnn, record("keras.rnn"), Sizes(1, 2), Semantics("rnn"))))
+    >>> print(weights_text(ConversionSide("source", rnn, record("keras.rnn"), Sizes(1, 2), Semantics("rnn"))))
     keras.rnn: 1 inputs, 2 hidden
       n = tanh(W_n x + b_n + R_n h)
       h' = n
@@ -78,12 +80,12 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
     return shown
 
 
-def is_large(block: Block, sizes: Sizes) -> bool:
+def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
     """Tells if a block is shown by its shape instead of its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
-def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator[Text]:
+def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
     """Formats the numbers of an array, at most `room` on a line; a wider table is split by columns."""
     for panel in drawing.panels:
         if panel.title:
@@ -98,7 +100,7 @@ def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator
                 yield Text(INDENT) + Text("  ").join(shown)
 
 
-def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
+def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
     """Formats a number with the letter of its gate, and the mark of what became of it."""
     block, size = cell.block, abs(cell.value)
     value = (
@@ -107,16 +109,18 @@ def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
     return Text(f"{block.gate or block.parameter}{marks.get(block) or ' '}{value:>7}", STYLES[block.gate])
 
 
-def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str]) -> Iterator[Text]:
+def blocks(
+    drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
+) -> Iterator[Text]:
     """Formats the blocks of an array in order; blocks that begin on one line of a table share a line.
 
     A line is wrapped at `width`. marks: the sign of what became of each block.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
-    if not isinstance(drawing.pattern, Stack):
+    if not isinstance(drawing.pattern, Concatenation):
         lines = [[block for line in lines for block in line]]
     places = {(block.layer, block.direction) for line in lines for block in line}
-    seen: set[Block] = set()
+    seen: set[ParameterBlock] = set()
     for line in lines:
         row = Text(INDENT)
         for block in dict.fromkeys(line):
@@ -134,7 +138,7 @@ def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str])
             yield row
 
 
-def signs(side: Side, kinds: Mapping[Block, str]) -> dict[str, str]:
+def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
     """Returns the explanations of the marks, and of the signs of the notation, that a side contains."""
     held = set(kinds.values()) - {"moved"}
     explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
@@ -152,4 +156,4 @@ def legend(explained_signs: Mapping[str, str]) -> Text:
       x         inputs
       {L: ...}  for every layer
     """
-    return Text(text([Section("where", (Table(tuple(explained_signs.items())),))]), style="dim")
+    return Text(text([TitledSection("where", (DocumentTable(tuple(explained_signs.items())),))]), style="dim")

@@ -8,7 +8,7 @@
 
 from collections.abc import Iterator
 
-from stepnet.layout.notation import Axis, Flat, Loop, Pattern, Stack, Term, axes_text
+from stepnet.layout.notation import Axis, Concatenation, Flat, Loop, Pattern, Term, axes_text
 
 GATES = {
     "rnn": {"n": "new memory"},
@@ -61,7 +61,7 @@ def explain_notation(pattern: Pattern) -> dict[str, str]:
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
     """Yields each sign of a pattern with its explanation; signs may repeat."""
-    if isinstance(pattern, Stack):
+    if isinstance(pattern, Concatenation):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"
             yield STACKED.get(pattern.axis, along)

@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.errors import LayoutError
 from stepnet.files.model import Model, Module, bare
 from stepnet.files.optimisers import kept_by_optimisers
-from stepnet.files.others import Others, Place
+from stepnet.files.others import Others, RenamedArray
 from stepnet.layout.options import OPTIONS, option
 from stepnet.model.merge import MERGES
 
@@ -41,7 +41,7 @@ class Account:
     """
 
     converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    moved: Mapping[str, Place] = field(default_factory=dict[str, Place])
+    moved: Mapping[str, RenamedArray] = field(default_factory=dict[str, RenamedArray])
     copied: tuple[str, ...] = ()
     not_converted_to: str = ""
     left: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Account:
         converted = {module.name: module.stored for module in chosen}
         parts = {name for module in chosen for name in module.parts}
         others = [module for module in model.modules if module.name not in parts]
-        moved = taken.moved if taken else dict[str, Place]()
+        moved = taken.moved if taken else dict[str, RenamedArray]()
         copied = tuple(name for name in model.rest if taken and name not in moved)
         arrays = [*model.rest, *(name for module in others if module.names for name in module.stored)]
         return cls(

@@ -16,7 +16,7 @@ from stepnet.model.merge import checked_merge
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayoutChoice:
     """Statements of the user about a file, because the file does not specify them.
 
     Attributes:

@@ -81,7 +81,7 @@ OTHERS = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class CoreMLOperation:
     """An operation of a program: the names of its inputs and outputs, and its value if it is a constant."""
 
     type: str
@@ -91,7 +91,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Program:
+class CoreMLProgram:
     """The operations of a model in order.
 
     folder: the folder with the files of weights.
@@ -101,8 +101,8 @@ class Program:
     """
 
     folder: Path
-    operations: tuple[Operation, ...]
-    makers: dict[str, Operation] = field(default_factory=dict[str, Operation])
+    operations: tuple[CoreMLOperation, ...]
+    makers: dict[str, CoreMLOperation] = field(default_factory=dict[str, CoreMLOperation])
     blobs: dict[Path, Array] = field(default_factory=dict[Path, Array])
 
 
@@ -161,7 +161,7 @@ def inside(folder: Path, place: str) -> Path:
     return folder
 
 
-def program_of(file: Path) -> Program:
+def program_of(file: Path) -> CoreMLProgram:
     """The program in a .mlmodel."""
     data = memoryview(file.read_bytes())
     model = message(data, Store(None, len(data)))
@@ -172,16 +172,16 @@ def program_of(file: Path) -> Program:
     functions = [entry.submessage(2) for entry in model.submessage(PROGRAM).messages(2)]
     blocks = [entry.submessage(2) for function in functions for entry in function.messages(3)]
     operations = tuple(operation for block in blocks for operation in operations_in(block))
-    makers: dict[str, Operation] = {}
+    makers: dict[str, CoreMLOperation] = {}
     for operation in operations:
         for name in operation.outputs:
             if name in makers or not name.isprintable() or len(name) > 1000:
                 raise FileError(f"two values are called {name[:100]!a}, or it cannot be printed")
             makers[name] = operation
-    return Program(file.parent, operations, makers)
+    return CoreMLProgram(file.parent, operations, makers)
 
 
-def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
+def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
     """The operations of a block, and of the blocks in them."""
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
@@ -191,12 +191,12 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
         outputs = tuple(output.text(1) for output in proto.messages(3))
         block.store.take(OPERATION + INPUT * (len(inputs) + len(outputs)), "its operations")
         if outputs:
-            yield Operation(proto.text(1), inputs, outputs, attributes.get("val"))
+            yield CoreMLOperation(proto.text(1), inputs, outputs, attributes.get("val"))
         for inner in proto.messages(4):
             yield from operations_in(inner, depth + 1)
 
 
-def module(program: Program, operation: Operation) -> Module:
+def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
     """An LSTM as a module; raises `FileError` if its weights are not constants."""
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
@@ -236,7 +236,7 @@ def module(program: Program, operation: Operation) -> Module:
     )
 
 
-def uses(program: Program, operation: Operation, way: object) -> Iterator[str]:
+def uses(program: CoreMLProgram, operation: CoreMLOperation, way: object) -> Iterator[str]:
     """The uses of an LSTM in its model other than its outputs at all steps in their order."""
     if not gives_all(program, operation):
         yield "its model uses only its last output"
@@ -244,13 +244,13 @@ def uses(program: Program, operation: Operation, way: object) -> Iterator[str]:
         yield "it runs from the last step, and Core ML does not document the order of its outputs"
 
 
-def gives_all(program: Program, operation: Operation) -> bool:
+def gives_all(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
     """Tells if an LSTM gives its outputs at all steps; by default it gives only the last one."""
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
 
-def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
+def behind(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
     """The names of a value and of the values before it through operations of these kinds, in order."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
@@ -258,7 +258,7 @@ def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
     return names
 
 
-def followed(program: Program, operation: Operation) -> str:
+def followed(program: CoreMLProgram, operation: CoreMLOperation) -> str:
     """The name of the LSTM whose outputs at all steps are this one's input; "" if the input is anything else,
     or has other axes.
     """
@@ -272,7 +272,7 @@ def followed(program: Program, operation: Operation) -> str:
     return name if axes == outputs else ""
 
 
-def moved(program: Program, operation: Operation, axes: Axes) -> Axes | None:
+def moved(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
     """The axes after an operation that moves numbers; None if they are unknown."""
     if operation.type in ("cast", "identity"):
         return axes
@@ -288,7 +288,7 @@ def moved(program: Program, operation: Operation, axes: Axes) -> Axes | None:
     return how[operation.type]([int(number) for number in numbers.reshape(-1)])
 
 
-def others(program: Program) -> Iterator[str]:
+def others(program: CoreMLProgram) -> Iterator[str]:
     """The names of the other operations, without those that only move the inputs of LSTMs."""
     seen: set[str] = set()
     for operation in program.operations:
@@ -305,12 +305,12 @@ def others(program: Program) -> Iterator[str]:
             yield f"{operation.outputs[0]} ({operation.type})"
 
 
-def maker_of(program: Program, name: str) -> Operation | None:
+def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
     """The operation that computes a value; None for an input of the model."""
     return program.makers.get(name)
 
 
-def beginning(program: Program, name: str) -> tuple[str, str]:
+def beginning(program: CoreMLProgram, name: str) -> tuple[str, str]:
     """The kind of an initial state, and the value that it comes from.
 
     The kind is "constant" (other than zeros), "given" (an input of the model), "computed", or "" for zeros.
@@ -328,7 +328,7 @@ def beginning(program: Program, name: str) -> tuple[str, str]:
     return ("computed" if source else ""), source
 
 
-def constant(program: Program, operation: Operation | None) -> Array | str | None:
+def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
     """The numbers or the text of a constant; None for anything else, and for kinds that are not read."""
     if operation is None or operation.type != "const" or operation.value is None:
         return None
@@ -362,7 +362,7 @@ def joined(proto: Message) -> bytes:
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def blob(program: Program, proto: Message) -> memoryview:
+def blob(program: CoreMLProgram, proto: Message) -> memoryview:
     """The bytes of a constant in a file of weights, found by the header at its offset there."""
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):

@@ -15,10 +15,10 @@ from stepnet.files.account import (
     check_stack,
     notes_on_infinities,
 )
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family
-from stepnet.files.others import Others, Place, others
+from stepnet.files.others import Others, RenamedArray, others
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import read_back, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
@@ -56,7 +56,7 @@ def convert_file(
     target: str,
     output: str | Path,
     *,
-    choice: Choice | None = None,
+    choice: LayoutChoice | None = None,
     exact: bool = False,
     rest: str = "drop",
     strip: str = "",
@@ -90,7 +90,7 @@ def convert_file(
     """
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
-    choice = choice or Choice()
+    choice = choice or LayoutChoice()
     form = writable(output, force)  # before any work
     model = read(source, choice.layout, choice.layouts)
     modules = choice.checked_modules(model, copied=rest == "copy")
@@ -154,7 +154,7 @@ def without_prefix(
     if taken is None:
         return renamed, None
     moved_to = {place.name for place in taken.moved.values()}
-    copied = {name: Place(name) for name in arrays if name.startswith(strip) and name not in moved_to}
+    copied = {name: RenamedArray(name) for name in arrays if name.startswith(strip) and name not in moved_to}
     moved = {
         name: replace(place, name=place.name.removeprefix(strip))
         for name, place in {**taken.moved, **copied}.items()

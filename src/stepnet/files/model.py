@@ -22,7 +22,7 @@ from stepnet.layout.find import Match, find, nearest, one_function
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
-from stepnet.layout.report import Made
+from stepnet.layout.report import ComputedArray
 from stepnet.layout.sizes import Shape, Sizes
 from stepnet.layout.solve import sizes_of
 
@@ -87,7 +87,7 @@ class Module:
     returned: bool = False
     notes: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
-    made: tuple[Made, ...] = ()
+    made: tuple[ComputedArray, ...] = ()
     alone: str = ""
     besides: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty 
 PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliary states
 
 
-class Bytes:
+class ByteReader:
     """The bytes of a file, taken one after the other."""
 
     def __init__(self, data: Array, store: Store) -> None:
@@ -72,14 +72,14 @@ def read(path: str | Path) -> dict[str, Array]:
         size = path.stat().st_size
         store = Store(None, size)
         store.take(size, "its bytes")
-        return arrays_of(Bytes(np.fromfile(path, np.uint8), store))
+        return arrays_of(ByteReader(np.fromfile(path, np.uint8), store))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def arrays_of(source: Bytes) -> dict[str, Array]:
+def arrays_of(source: ByteReader) -> dict[str, Array]:
     """The arrays of a list, by name."""
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
@@ -106,7 +106,7 @@ def arrays_of(source: Bytes) -> dict[str, Array]:
     return by_name
 
 
-def array_of(source: Bytes) -> Array | None:
+def array_of(source: ByteReader) -> Array | None:
     """The next array; None for an array that was saved without numbers."""
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
@@ -135,7 +135,7 @@ def array_of(source: Bytes) -> Array | None:
     return array.reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
+def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
     """A shape; None for an unknown one."""
     if unknown and axes == -1:
         return None

@@ -69,7 +69,7 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Place:
+class RenamedArray:
     """The new name of an array, and whether it was transposed."""
 
     name: str
@@ -89,7 +89,7 @@ class Others:
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    moved: Mapping[str, Place] = field(default_factory=dict[str, Place])
+    moved: Mapping[str, RenamedArray] = field(default_factory=dict[str, RenamedArray])
     foreign: str = ""
 
 
@@ -119,10 +119,10 @@ def others(
     if old_convention is None or new_convention is None:
         return Others(rest, foreign=target)
     kinds = {**by_name(rest, old_convention, suffix), **stated}
-    moved: dict[str, Place] = {}
+    moved: dict[str, RenamedArray] = {}
     arrays: dict[str, Array] = {}
     for name, array in rest.items():
-        place = Place(name)
+        place = RenamedArray(name)
         if name in kinds:
             kind = kinds[name]
             turned = (
@@ -130,7 +130,7 @@ def others(
                 and array.ndim == 2
                 and old_convention.outputs_first != new_convention.outputs_first
             )
-            place = moved[name] = Place(
+            place = moved[name] = RenamedArray(
                 f"{kind.layer}{sign}{new_convention.parts[kind.kind][kind.part]}", turned
             )
         if place.name in arrays:

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import FLOATS
-from stepnet.layout.report import Made
+from stepnet.layout.report import ComputedArray
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Mapping[str, Array]
@@ -47,7 +47,7 @@ class Plain:
     """
 
     arrays: Arrays
-    made: Mapping[str, Made] = field(default_factory=dict[str, Made])
+    made: Mapping[str, ComputedArray] = field(default_factory=dict[str, ComputedArray])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -64,7 +64,7 @@ def plain(arrays: Arrays) -> Plain:
     rnn.weight_hh_l0: g v / |v|, of rnn.weight_hh_l0_g, rnn.weight_hh_l0_v: rounded once, by 0 at most
     """
     computed: dict[str, Array] = {}
-    made: dict[str, Made] = {}
+    made: dict[str, ComputedArray] = {}
     problems: dict[str, str] = {}
     for (layer, weight), parts in parts_in(arrays).items():
         name = whole_name(layer, weight, parts, arrays)
@@ -86,7 +86,7 @@ def plain(arrays: Arrays) -> Plain:
     return Plain(in_place(arrays, computed, made), made, spare, problems)
 
 
-def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, Made]) -> dict[str, Array]:
+def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
     """The arrays of a file in order, with each computed weight in the position of its first part."""
     first = {weight.of[0]: name for name, weight in made.items()}
     replaced = {part for weight in made.values() for part in weight.of} | made.keys()
@@ -120,7 +120,7 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
     return f"{inner if dropped else layer}{weight}"
 
 
-def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, Made]:
+def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, ComputedArray]:
     """A weight, and how it was computed; raises `LayoutError` if that is unknown or the parts do not fit."""
     way = WAYS.get(frozenset(parts))
     names = [parts[part] for part in sorted(parts)]
@@ -131,7 +131,7 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
             f"{tool} turns it back into a weight, then save the model again"
         )
     array, how, rounding = way(names, [arrays[part] for part in names])
-    return array, Made(name, tuple(names), how, rounding)
+    return array, ComputedArray(name, tuple(names), how, rounding)
 
 
 def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:

@@ -3,13 +3,13 @@
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from typing import Any
 
-from stepnet.files.zips import Place
+from stepnet.files.zips import ByteRange
 
 
-class Part(RawIOBase):
+class FilePart(RawIOBase):
     """The bytes at a place of an open file, as a stream that can be read and sought."""
 
-    def __init__(self, stream: BufferedIOBase, place: Place) -> None:
+    def __init__(self, stream: BufferedIOBase, place: ByteRange) -> None:
         self.stream, self.place, self.position = stream, place, 0
 
     def readable(self) -> bool:
@@ -34,11 +34,11 @@ class Part(RawIOBase):
         return count
 
 
-def part(stream: BufferedIOBase, place: Place) -> BufferedReader:
+def part(stream: BufferedIOBase, place: ByteRange) -> BufferedReader:
     r"""The bytes at a place of an open file, as a file.
 
     >>> from io import BytesIO
-    >>> part(BytesIO(b"one two three"), Place(4, 3)).read()
+    >>> part(BytesIO(b"one two three"), ByteRange(4, 3)).read()
     b'two'
     """
-    return BufferedReader(Part(stream, place))
+    return BufferedReader(FilePart(stream, place))

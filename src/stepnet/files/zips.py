@@ -34,7 +34,7 @@ ELSEWHERE = 0xFFFFFFFF  # marks a number whose 64-bit value is in an extra field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ByteRange:
     """A range of bytes in a file, and their CRC-32; 0 if there is none, because torch.save can omit it."""
 
     start: int
@@ -47,7 +47,7 @@ class Member:
     """An entry of a zip's list of members; `place` starts at the record that precedes the member's bytes."""
 
     name: str
-    place: Place
+    place: ByteRange
     stored: bool
 
 
@@ -109,7 +109,7 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
     if min(size, packed, record) < 0:
         raise FileError(f"its zip's member {name[:100]!a} has no size")
     stored = method == 0 and not flags & 1 and size == packed
-    return Member(name, Place(record, packed, checksum), stored), position + extra_length + comment_length
+    return Member(name, ByteRange(record, packed, checksum), stored), position + extra_length + comment_length
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
@@ -125,7 +125,7 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
         position += length
 
 
-def place_of(stream: BufferedIOBase, member: Member, size: int) -> Place:
+def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
     """The place of a member's bytes in a zip of `size` bytes; raises `FileError` for a compressed member."""
     if not member.stored:
         raise FileError(
@@ -141,10 +141,10 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> Place:
     start = member.place.start + RECORD.size + name_length + extra_length
     if start + member.place.size > size:
         raise FileError(f"its zip's member {member.name[:100]!a} is cut off")
-    return Place(start, member.place.size, member.place.checksum)
+    return ByteRange(start, member.place.size, member.place.checksum)
 
 
-def bytes_at(stream: BufferedIOBase, place: Place) -> Array:
+def bytes_at(stream: BufferedIOBase, place: ByteRange) -> Array:
     """A copy of the bytes at a place; raises `FileError` if their checksum is wrong."""
     stream.seek(place.start)
     data = np.empty(place.size, np.uint8)

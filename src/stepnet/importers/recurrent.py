@@ -38,7 +38,7 @@ SLOTS = {"rnn": ("h",), "gru": ("h",), "lstm": ("h", "c")}
 
 
 @dataclass(frozen=True)
-class CellStep:
+class PlacedCellStep:
     """The step of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
 
     cell: "rnn", "gru" or "lstm".
@@ -135,13 +135,13 @@ def wrong_shape(arrays: Mapping[str, Array], expected: Mapping[str, Shape], unit
 
 
 @dataclass(frozen=True)
-class Layer:
+class PlacedLayer:
     """A recurrent layer: its weights by the names of `weight_shapes`, and for each direction its step and
     whether it runs from the last step of a sequence to the first.
     """
 
     arrays: Mapping[str, Array]
-    steps: tuple[CellStep, ...]
+    steps: tuple[PlacedCellStep, ...]
     reverse: tuple[bool, ...]
 
     @property
@@ -174,7 +174,7 @@ class Layer:
 
 
 def run_layer(
-    layer: Layer,
+    layer: PlacedLayer,
     x: Placed,
     initial: Sequence[Placed | None] = (),
     lengths: Placed | None = None,
@@ -254,7 +254,9 @@ def state(value: Placed | None, number: int) -> Any:
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
 
 
-def run_direction(layer: Layer, number: int, x: Traced, initial: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+def run_direction(
+    layer: PlacedLayer, number: int, x: Traced, initial: Sequence[Any]
+) -> tuple[Any, dict[str, Any]]:
     """The outputs and final memories of one direction.
 
     number: the number of the direction.

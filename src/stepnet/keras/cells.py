@@ -29,7 +29,7 @@ ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Weights:
+class CellWeights:
     """The weights of a cell, and the dropout masks of its input (of_x) and state (of_h).
 
     There is no mask, one, or one per gate.
@@ -72,12 +72,12 @@ def biased(a: Any, bias: Any) -> Any:
     return a if bias is None else a + bias
 
 
-def simple_rnn(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
+def simple_rnn(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
     """Computes the next h of a SimpleRNNCell."""
     return [w.activated(biased(w.from_x(x), w.bias) + w.from_h(states[0]))]
 
 
-def gru(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
+def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
     """Computes the next h of a GRUCell; the gates are stored in the order z r h."""
     (h,) = states
     after = w.cell.reset_after
@@ -95,7 +95,7 @@ def gru(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
     return [z * h + (1 - z) * n]
 
 
-def lstm(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
+def lstm(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
     """Computes the next h and c of an LSTMCell; the gates are stored in the order i f c o."""
     h, c = states
     i, f, g, o = numpy.split(biased(w.from_x(x) + w.from_h(h), w.bias), 4, axis=-1)
@@ -107,7 +107,7 @@ def lstm(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
 class Named:
     """Equations of one of Keras' own cells, the number of its states, and its attributes with activations."""
 
-    step: Callable[[Any, Sequence[Any], Weights], Sequence[Any]]
+    step: Callable[[Any, Sequence[Any], CellWeights], Sequence[Any]]
     states: int
     activations: Sequence[str] = ("activation", "recurrent_activation")
 
@@ -160,7 +160,7 @@ class NamedStep:
             known = NAMED[type(cell)]
             masks = [known_masks.get(f"{place}{name}", ()) for name in MASKS]
             kernel, recurrent = next(weights), next(weights)
-            w = Weights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
+            w = CellWeights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
             after = known.step(x, [next(states) for _ in range(known.states)], w)
             following.extend(after)
             x = after[0]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stepnet.keras.installed import installed
 from stepnet.ragged.offsets import offsets_of
-from stepnet.torch.sequences import Place
+from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = installed("torch")
 Array = np.ndarray
@@ -24,29 +24,29 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Steps:
+class MaskedSteps:
     """The steps that run of data [batch, time, ...].
 
     place: where the sequences are. valid: bool [batch, time]; None if all steps run. picked: the positions in
     the data of steps that are copied out because a row has gaps; otherwise None.
     """
 
-    place: Place
+    place: SequencePlaces
     valid: npt.NDArray[np.bool_] | None = None
     picked: Any = None
 
     @classmethod
-    def of(cls, mask: Any) -> "Steps":
+    def of(cls, mask: Any) -> "MaskedSteps":
         """Returns the steps at which a mask, a tensor [batch, time], is true; all if there is no mask."""
         valid: npt.NDArray[np.bool_] | None = None if mask is None else mask.detach().bool().numpy()
         if valid is None or valid.all():
-            return cls(Place("batch"))
+            return cls(SequencePlaces("batch"))
         counts, (batch, time) = valid.sum(1), sizes_of(valid)
         first, last = valid.argmax(1), time - 1 - valid[:, ::-1].argmax(1)
         if ((last - first + 1 == counts) | (counts == 0)).all():
             starts: Places = np.append(np.arange(batch) * time + first, batch * time)
-            return cls(Place("jagged", (torch.from_numpy(starts), torch.from_numpy(counts))), valid)
-        place = Place("jagged", (torch.from_numpy(offsets_of(counts)),))
+            return cls(SequencePlaces("jagged", (torch.from_numpy(starts), torch.from_numpy(counts))), valid)
+        place = SequencePlaces("jagged", (torch.from_numpy(offsets_of(counts)),))
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:

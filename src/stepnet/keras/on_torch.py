@@ -1,6 +1,6 @@
 """The torch backend: runs a call of a recurrent layer compiled, with gradients.
 
-cell, its masks --> CellTrace      mask --> Steps      data, states, variables --> results
+cell, its masks --> CellTrace      mask --> MaskedSteps      data, states, variables --> results
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from stepnet.errors import StepError
 from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import read_dropout_masks
 from stepnet.keras.installed import installed
-from stepnet.keras.masks import Steps, step_of
+from stepnet.keras.masks import MaskedSteps, step_of
 from stepnet.keras.packed_inputs import PackedInputs, pack_features
 from stepnet.keras.recurrences import LoopSettings, Results
 from stepnet.keras.steps import FULL, StepArguments, call_cell, in_full, value_of
@@ -43,23 +43,23 @@ def prepare(
 
     Raises `StepError` for a call that Keras' own loop is to run.
     """
-    return Loop.of(layer, packed, states, mask, training).run
+    return CheckedCall.of(layer, packed, states, mask, training).run
 
 
 @dataclass(frozen=True)
-class Loop:
+class CheckedCall:
     """A checked call of a layer. x: the data [batch, time, features]; masks: the dropout masks, in order."""
 
     layer: Any
     trace: CellTrace
-    steps: Steps
+    steps: MaskedSteps
     x: Any
     states: Any
     masks: list[Any]
     settings: LoopSettings
 
     @classmethod
-    def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "Loop":
+    def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "CheckedCall":
         """Checks a call and finds the trace of its cell.
 
         Raises `StepError` for a call that Keras' own loop is to run.
@@ -73,7 +73,7 @@ class Loop:
         settings = LoopSettings.of(layer, training)
         known = find_trace(cell, settings, StepArguments(packed[:, 0, :], states, masks))
         flat = [part for parts in masks.values() for part in parts]
-        return cls(layer, known, Steps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
+        return cls(layer, known, MaskedSteps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
 
     def run(self) -> Results:
         """Runs the call; returns the last output, the outputs and the final states in Keras' dtypes."""
@@ -119,7 +119,10 @@ def mask_of(mask: Any, packed: PackedInputs) -> Any:
 
 
 def refuses_transforms() -> bool:
-    """Tells if torch.vmap or forward-mode differentiation is active, for which `Runnable` has no rule."""
+    """Tells if torch.vmap or forward-mode differentiation is active.
+
+    `DifferentiableLayers` have no rule for these.
+    """
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     kinds = {transform.key().name for transform in transforms}
     return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0

@@ -13,7 +13,7 @@ class Counters(NamedTuple):
 
 
 @dataclass
-class Record:
+class CallRecord:
     """Counts of the calls of one layer. reason: why the latest call ran Keras' own loop, or None."""
 
     fast: int = 0
@@ -21,13 +21,13 @@ class Record:
     reason: str | None = None
 
 
-RECORDS = WeakKeyDictionary[Any, Record]()
-TOTAL = Record()
+RECORDS = WeakKeyDictionary[Any, CallRecord]()
+TOTAL = CallRecord()
 
 
 def note(layer: Any, reason: str | None) -> None:
     """Counts a call of a layer, there and in `TOTAL`. reason: why it ran Keras' own loop, or None."""
-    for record in (RECORDS.setdefault(layer, Record()), TOTAL):
+    for record in (RECORDS.setdefault(layer, CallRecord()), TOTAL):
         record.fast += reason is None
         record.slow += reason is not None
         record.reason = reason

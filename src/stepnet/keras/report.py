@@ -5,7 +5,7 @@ from typing import Any
 
 from stepnet.errors import InputError
 from stepnet.keras.installed import installed
-from stepnet.keras.records import RECORDS, Record
+from stepnet.keras.records import RECORDS, CallRecord
 
 keras: Any = installed()
 
@@ -49,7 +49,7 @@ def report(model: Any) -> Report:
     if not isinstance(model, keras.layers.Layer):
         raise InputError(f"report takes a model or a layer of Keras, not a {type(model).__name__}")
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
-    records = [(layer.path or layer.name, layer, RECORDS.get(layer, Record())) for layer in layers]
+    records = [(layer.path or layer.name, layer, RECORDS.get(layer, CallRecord())) for layer in layers]
     return Report(
         {path: layer for path, layer, record in records if record.fast and record.reason is None},
         {path: record.reason for path, _, record in records if record.reason is not None},

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, cast
 
-from stepnet.compiler.trace.reads import Latest, Reads, Source, of_classes, of_mapping, reads_of
+from stepnet.compiler.trace.reads import Latest, Reads, ReadSource, of_classes, of_mapping, reads_of
 from stepnet.keras.cells import MASKS
 from stepnet.keras.installed import installed
 
@@ -61,7 +61,7 @@ def reads_of_cell(cell: Any) -> Reads:
     return latest.current(lambda: reads_of(cell, sources_in, "self"))
 
 
-def sources_in(value: Any) -> Sequence[Source] | None:
+def sources_in(value: Any) -> Sequence[ReadSource] | None:
     """Lists where the settings of a value are read: none of a variable, a fixed list for Keras' own cells.
 
     For other layers and cells these are all attributes that Keras did not set. None: the value has no parts.
@@ -70,7 +70,7 @@ def sources_in(value: Any) -> Sequence[Source] | None:
         return ()
     kind = cast("Any", type(value))
     if kind in OWN:
-        return [Source(OWN[kind], partial(own_attributes, value, OWN[kind]))]
+        return [ReadSource(OWN[kind], partial(own_attributes, value, OWN[kind]))]
     if isinstance(value, keras.layers.Layer) or hasattr(value, "state_size"):
         keras_own = keras_attributes()
         return [

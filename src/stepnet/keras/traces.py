@@ -1,7 +1,7 @@
 """Compiled functions of cells on the torch backend, cached by cell, settings and specs.
 
 one of Keras' cells   -->   its equations   ->
-                                                RNN   -->   Runnable
+                                                RNN   -->   DifferentiableLayers
 any other cell        -->   its step, traced ->
 """
 
@@ -23,7 +23,7 @@ from stepnet.keras.steps import FULL, StepArguments, trace_cell
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
-from stepnet.torch.bound import Runnable
+from stepnet.torch.bound import DifferentiableLayers
 
 keras: Any = installed()
 tree: Any = keras.tree
@@ -37,7 +37,7 @@ class Holder:
 class CellTrace:
     """The function that runs a cell, and the variables that it reads."""
 
-    runnable: Runnable
+    runnable: DifferentiableLayers
     variables: tuple[Any, ...]
     holder: Holder = field(default_factory=Holder)
 
@@ -110,9 +110,9 @@ def spec_of(tensor: Any) -> Spec:
     return Spec(tuple(tensor.shape[1:]), str(in_full_dtype(tensor)).removeprefix("torch."))
 
 
-def runnable_of(rnn: RNN) -> Runnable:
+def runnable_of(rnn: RNN) -> DifferentiableLayers:
     """Wraps a recurrence as a PyTorch function, with the program for unmasked batches."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-    return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
+    return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)

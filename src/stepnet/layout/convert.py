@@ -18,7 +18,7 @@ from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype,
 from stepnet.layout.filling import overflow, perform
 from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
-from stepnet.layout.places import Array, Block, Region, regions
+from stepnet.layout.places import Array, ParameterBlock, Region, regions
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.report import Report, steps
 from stepnet.layout.sizes import Sizes, shape_of
@@ -154,7 +154,7 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 
 
 def is_included(
-    entry: Entry, target: Record, source_regions: Mapping[Block, Region], forget_bias: float
+    entry: Entry, target: Record, source_regions: Mapping[ParameterBlock, Region], forget_bias: float
 ) -> bool:
     """Tells if an array is part of the target: an optional one only if the source has its parameters."""
     if not entry.optional:

@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LayerEvidence:
     """The spellings of a record that are evidence of a recurrent layer, by their indices.
 
     names: those that are evidence among others. long: those of them with more than one letter. alone: those
@@ -147,7 +147,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
                     yield Candidate(record, prefix, names)
 
 
-def evidence_of(record: Record, index: Index) -> Evidence:
+def evidence_of(record: Record, index: Index) -> LayerEvidence:
     """The evidence of a record of an index."""
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
@@ -161,7 +161,7 @@ def evidence_of(record: Record, index: Index) -> Evidence:
         names.add(place)
         long |= {place} if letters > 1 else set()
         alone |= {place} if is_distinctive(name) else set()
-    return Evidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
+    return LayerEvidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
 
 
 def literal(template: str) -> str:
@@ -209,7 +209,7 @@ def common() -> frozenset[str]:
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 
 
-def convinces(index: Index, evidence: Evidence, user: int, present: frozenset[int]) -> bool:
+def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozenset[int]) -> bool:
     """Tells if the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
     own, needed = index.own[user], index.needed[user]
     return (

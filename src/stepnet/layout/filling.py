@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.layout.moves import Move
 from stepnet.layout.options import option
-from stepnet.layout.places import Array, Block, Region
+from stepnet.layout.places import Array, ParameterBlock, Region
 from stepnet.layout.sizes import Shape
 
 TILE = 256  # numbers along each side of a transposed tile: two tiles fit the L2 cache
@@ -25,7 +25,7 @@ def read(region: Region, arrays: Mapping[str, Array]) -> Array:
 @np.errstate(over="ignore", invalid="ignore")  # an overflow is an infinite rounding, which is refused
 def perform(
     move: Move,
-    regions: Mapping[Block, Region],
+    regions: Mapping[ParameterBlock, Region],
     arrays: Mapping[str, Array],
     target: Region,
     target_arrays: Mapping[str, Array],

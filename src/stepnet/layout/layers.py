@@ -12,7 +12,7 @@ from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.equations import step_of
 from stepnet.layout.filling import read
-from stepnet.layout.places import Array, Block, regions
+from stepnet.layout.places import Array, ParameterBlock, regions
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
@@ -91,7 +91,7 @@ def blocks(
     """The blocks by (layer, direction); matrices are [inputs, hidden], as right factors of products."""
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
-        block: Block = region.block
+        block: ParameterBlock = region.block
         if region.array in arrays:
             with np.errstate(invalid="ignore"):  # a signaling NaN
                 value = np.array(read(region, arrays).T, dtype, order="C")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.layout.options import option
-from stepnet.layout.places import Block
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import FIELDS, SYMMETRIC, Semantics, Setting
 from stepnet.layout.sizes import Sizes
@@ -34,12 +34,12 @@ class Move:
     terms: the blocks of the source, each with its sign, 1 or -1.
     constant: the number to add.
 
-    >>> Move(Block("b", "z"), ((Block("b", "z"), 1), (Block("d", "z"), 1)))
+    >>> Move(ParameterBlock("b", "z"), ((ParameterBlock("b", "z"), 1), (ParameterBlock("d", "z"), 1)))
     b_z = b_z + d_z
     """
 
-    target: Block
-    terms: tuple[tuple[Block, int], ...] = ()
+    target: ParameterBlock
+    terms: tuple[tuple[ParameterBlock, int], ...] = ()
     constant: float = 0.0
 
     @property
@@ -68,11 +68,11 @@ class Demand:
     advice: an alternative for the user.
     """
 
-    block: Block
+    block: ParameterBlock
     must_be: str | float
     reason: str
-    other: Block | None = None
-    added: tuple[Block, ...] = ()
+    other: ParameterBlock | None = None
+    added: tuple[ParameterBlock, ...] = ()
     advice: str = ""
 
     @property
@@ -107,10 +107,10 @@ class Differences:
 def differences(
     source: Record,
     source_semantics: Semantics,
-    source_blocks: Iterable[Block],
+    source_blocks: Iterable[ParameterBlock],
     target: Record,
     stated: dict[str, Any],
-    target_blocks: Iterable[Block],
+    target_blocks: Iterable[ParameterBlock],
     kind: str = "weights",
 ) -> Differences:
     """The moves that make the blocks `target_blocks` from the blocks `source_blocks`, with their conditions.
@@ -122,7 +122,7 @@ def differences(
     making = Making(
         source_semantics, semantics, frozenset(source_blocks), frozenset(target_blocks), target, kind
     )
-    moves = tuple(making.move(block) for block in sorted(making.wanted, key=Block.order))
+    moves = tuple(making.move(block) for block in sorted(making.wanted, key=ParameterBlock.order))
     used = {block for move in moves for block, _ in move.terms}
     demands = tuple(making.demands(used))
     return Differences(semantics, moves, demands, (*refusals, *making.unknown(moves)))
@@ -216,12 +216,12 @@ class Making:
 
     source_semantics: Semantics
     semantics: Semantics
-    held: frozenset[Block]
-    wanted: frozenset[Block]
+    held: frozenset[ParameterBlock]
+    wanted: frozenset[ParameterBlock]
     target: Record
     kind: str
 
-    def move(self, block: Block) -> Move:
+    def move(self, block: ParameterBlock) -> Move:
         """The move that makes a block of the target."""
         if block.parameter in BIASES:
             return self.bias(block)
@@ -230,14 +230,14 @@ class Making:
             terms = ((replace(block, gate="f"), -1),)
         return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
 
-    def sign(self, block: Block) -> int:
+    def sign(self, block: ParameterBlock) -> int:
         """-1 if the sense of the block's gate is inverted, else 1; a second moment keeps its sign."""
         turns = self.source_semantics.update != self.semantics.update and block.gate == SENSE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
-    def adds(self, block: Block) -> bool:
+    def adds(self, block: ParameterBlock) -> bool:
         """Tells if b and d of the block's gate are only used as their sum."""
         return (
             self.source_semantics.cell not in SENSE
@@ -250,12 +250,12 @@ class Making:
         """True if one side resets before the recurrent product, and the other after it."""
         return self.source_semantics.reset != self.semantics.reset
 
-    def sides(self, block: Block, among: frozenset[Block]) -> list[Block]:
+    def sides(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
         """Lists b and d of the block's gate, if they are among the given blocks."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 
-    def offset(self, block: Block) -> float:
+    def offset(self, block: ParameterBlock) -> float:
         """The constant that the source's function adds to f, or to i computed from f, and the target's does
         not.
         """
@@ -267,7 +267,7 @@ class Making:
             return self.source_semantics.forget_bias
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
-    def bias(self, block: Block) -> Move:
+    def bias(self, block: ParameterBlock) -> Move:
         """The move that makes b or d of a gate."""
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
         like = replace(block, gate=gate)
@@ -290,11 +290,11 @@ class Making:
             block, tuple((side, sign) for side in source_sides) if lone else (), 0.0 if lone else offset
         )
 
-    def demands(self, used: set[Block]) -> Iterator[Demand]:
+    def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
         """The conditions on blocks that have no place in the target, or another meaning there."""
         if self.resets_differ:
             yield from self.of_reset()
-        for block in sorted(self.held - used, key=Block.order):
+        for block in sorted(self.held - used, key=ParameterBlock.order):
             other = next((side for side in self.sides(block, self.held) if side in used), None)
             if block.gate == "i" and self.semantics.coupled:
                 yield from self.of_coupling(block)
@@ -309,7 +309,7 @@ class Making:
             else:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
-    def of_bias(self, block: Block) -> Iterator[Demand]:
+    def of_bias(self, block: ParameterBlock) -> Iterator[Demand]:
         """The condition on the sum of the biases of a gate, if the target has no bias for that gate."""
         first, *others = self.sides(block, self.held)
         reason = "the target has no place for {}"
@@ -324,13 +324,13 @@ class Making:
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
         advice = f"a target that resets {value} it asks for no such R_n"
-        for block in sorted(self.held, key=Block.order):
+        for block in sorted(self.held, key=ParameterBlock.order):
             if (block.parameter, block.gate) == ("R", "n"):
                 yield Demand(block, "diagonal", reason, advice=advice)
             if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.wanted:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
-    def of_coupling(self, block: Block) -> Iterator[Demand]:
+    def of_coupling(self, block: ParameterBlock) -> Iterator[Demand]:
         """The conditions on a block of the input gate if the target computes it from the forget gate."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.sides(block, self.held), self.sides(like, self.held)

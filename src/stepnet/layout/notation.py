@@ -42,7 +42,7 @@ TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
 
 
 @dataclass(frozen=True)
-class Atom:
+class ElementaryAxis:
     """An axis that is not composed: the letter of a size, or a number; the gate axis g also has labels."""
 
     name: str
@@ -52,7 +52,7 @@ class Atom:
         return f"{self.name}:{self.labels}" if self.labels else self.name
 
 
-Axis = tuple[Atom, ...]  # outermost first
+Axis = tuple[ElementaryAxis, ...]  # outermost first
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Concatenation:
     """Terms concatenated along an axis, which is negative if counted from the last."""
 
     terms: tuple[Term, ...]
@@ -96,7 +96,7 @@ class Loop:
     """Buffers that repeat for every layer, every direction, or every direction of every layer."""
 
     over: str
-    parts: tuple["Stack | Loop", ...]
+    parts: tuple["Concatenation | Loop", ...]
 
     def __str__(self) -> str:
         return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.parts))}}}"
@@ -106,14 +106,14 @@ class Loop:
 class Flat:
     """Buffers end to end, as a vector or in a declared shape."""
 
-    parts: tuple[Stack | Loop, ...]
+    parts: tuple[Concatenation | Loop, ...]
     shape: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.parts)) + (f" : {axes_text(self.shape)}" if self.shape else "")
 
 
-Pattern = Stack | Flat
+Pattern = Concatenation | Flat
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:
@@ -122,13 +122,13 @@ def axes_text(axes: tuple[Axis, ...]) -> str:
     return " ".join(text if len(axis) == 1 else f"({text})" for text, axis in zip(texts, axes, strict=True))
 
 
-def terms(pattern: Stack | Flat | Loop) -> tuple[Term, ...]:
+def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
     """Every term of a pattern, in order.
 
     >>> [term.parameter for term in terms(parse("{L: W[h x]; R[h k]}; {L: b[h]}"))]
     ['W', 'R', 'b']
     """
-    if isinstance(pattern, Stack):
+    if isinstance(pattern, Concatenation):
         return pattern.terms
     return tuple(term for part in pattern.parts for term in terms(part))
 
@@ -163,16 +163,20 @@ class Parser:
         if self.ahead():
             self.wrong("nothing more is expected")
         alone = parts[0]
-        return alone if len(parts) == 1 and isinstance(alone, Stack) and not shape else Flat(parts, shape)
+        return (
+            alone
+            if len(parts) == 1 and isinstance(alone, Concatenation) and not shape
+            else Flat(parts, shape)
+        )
 
-    def parts(self) -> tuple[Stack | Loop, ...]:
+    def parts(self) -> tuple[Concatenation | Loop, ...]:
         """Stacks and loops, separated by ;."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())
         return tuple(parts)
 
-    def part(self) -> Stack | Loop:
+    def part(self) -> Concatenation | Loop:
         """A loop in braces, or a stack."""
         if not self.accept("{"):
             return self.stack()
@@ -186,7 +190,7 @@ class Parser:
         self.expect("}")
         return Loop(over, parts)
 
-    def stack(self) -> Stack:
+    def stack(self) -> Concatenation:
         """Terms, all separated by the same sign."""
         stacked = [self.term()]
         axes: set[int] = set()
@@ -201,7 +205,7 @@ class Parser:
             len(stacked) > 1 and axis >= len(stacked[0].axes)
         ):
             self.wrong("concatenated terms have the same number of axes, and the axis of concatenation")
-        return Stack(tuple(stacked), axis)
+        return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
         """A parameter with its axes in brackets."""
@@ -226,7 +230,7 @@ class Parser:
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.accept("("):
-                inner: list[Atom] = []
+                inner: list[ElementaryAxis] = []
                 while not self.accept(")"):
                     inner.append(self.atom())
                 axes.append(tuple(inner))
@@ -234,19 +238,19 @@ class Parser:
                 axes.append((self.atom(),))
         return tuple(axes)
 
-    def atom(self) -> Atom:
+    def atom(self) -> ElementaryAxis:
         """A letter or a number; for g also the labels."""
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
         if name != "g":
-            return Atom(name)
+            return ElementaryAxis(name)
         self.expect(":")
         labels = re.compile(r"[a-z]+").match(self.text, self.place)
         if labels is None or len(set(labels[0])) != len(labels[0]):
             self.wrong("the gates are different letters")
         self.place = labels.end()
-        return Atom(name, labels[0])
+        return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
         """The next token, which is not consumed; "" at the end."""

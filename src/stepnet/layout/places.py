@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.layout.notation import PARAMETERS, Loop, Stack, Term
+from stepnet.layout.notation import PARAMETERS, Concatenation, Loop, Term
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shape, term_shape
 
@@ -25,7 +25,7 @@ KEPT = 8  # cached results: a conversion needs two, and the conversions of an op
 
 
 @dataclass(frozen=True)
-class Block:
+class ParameterBlock:
     """One parameter of one gate, layer and direction."""
 
     parameter: str
@@ -60,7 +60,7 @@ class Region:
     raw: whether the region holds the raw buffer of the block.
     """
 
-    block: Block
+    block: ParameterBlock
     array: str
     shape: Shape
     start: tuple[int, ...]
@@ -91,7 +91,7 @@ def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
     """The place of every block of an array."""
     pattern = entry.pattern
-    if isinstance(pattern, Stack):
+    if isinstance(pattern, Concatenation):
         yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
         return
     shape = shape_of(pattern, sizes, entry.layer or 0)
@@ -106,11 +106,15 @@ def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
 
 
 def buffers(
-    parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int | None, direction: int | None, base: int = 0
-) -> Iterator[tuple[Stack, int | None, int | None, int]]:
+    parts: tuple[Concatenation | Loop, ...],
+    sizes: Sizes,
+    layer: int | None,
+    direction: int | None,
+    base: int = 0,
+) -> Iterator[tuple[Concatenation, int | None, int | None, int]]:
     """Every buffer of a vector, with its layer, direction and start."""
     for part in parts:
-        if isinstance(part, Stack):
+        if isinstance(part, Concatenation):
             yield part, layer, direction, base
             base += prod(stack_shape(part, sizes, layer or 0))
             continue
@@ -122,7 +126,7 @@ def buffers(
 
 
 def stack_regions(
-    name: str, stack: Stack, sizes: Sizes, layer: int | None, direction: int | None
+    name: str, stack: Concatenation, sizes: Sizes, layer: int | None, direction: int | None
 ) -> Iterator[Region]:
     """The place of every block of concatenated terms."""
     offset = 0
@@ -157,19 +161,19 @@ def term_regions(
                 axis, step = where[letter]
                 start[axis] += at * step
         shape = tuple(sizes.of(letter, layer_number) for letter in letters)
-        block = Block(term.parameter, gate, layer_number, way)
+        block = ParameterBlock(term.parameter, gate, layer_number, way)
         steps = tuple(where[letter] for letter in letters)
         yield Region(block, name, shape, tuple(start), steps, raw=bool(term.raw))
 
 
-def index_map(record: Record, sizes: Sizes) -> dict[Block, tuple[str, Array]]:
+def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
     """For every block, its array, and the index there of each of its numbers, in C order.
 
     It proves a layout: every number of every array must be in exactly one place of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})
-    >>> name, places = index_map(rnn, Sizes(inputs=2, hidden=3))[Block("W", "n")]
+    >>> name, places = index_map(rnn, Sizes(inputs=2, hidden=3))[ParameterBlock("W", "n")]
     >>> name, places.tolist()
     ('w', [[0, 3], [1, 4], [2, 5]])
     """

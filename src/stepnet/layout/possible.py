@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
-from stepnet.layout.notation import Atom, Flat, Pattern
+from stepnet.layout.notation import ElementaryAxis, Flat, Pattern
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape
 from stepnet.layout.solve import Unknowns, equations, flat_products, needed, unknowns
@@ -56,7 +56,9 @@ def axes_of(pattern: Pattern) -> int:
     return len(pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes) or 1
 
 
-def condition(products: tuple[tuple[Atom, ...], ...], sizes: Unknowns, layer: int) -> tuple[int, str]:
+def condition(
+    products: tuple[tuple[ElementaryAxis, ...], ...], sizes: Unknowns, layer: int
+) -> tuple[int, str]:
     """A factor of a sum of products, and the letter of the quotient if it is a single size, else ""."""
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)

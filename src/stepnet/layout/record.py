@@ -15,7 +15,17 @@ from typing import Any
 from stepnet.compiler.values.arguments import instance, mapping
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import LayoutError
-from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
+from stepnet.layout.notation import (
+    OF_ALL_GATES,
+    PARAMETERS,
+    Concatenation,
+    Flat,
+    Loop,
+    Pattern,
+    Term,
+    parse,
+    terms,
+)
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
 from stepnet.layout.sizes import Sizes
 
@@ -386,9 +396,9 @@ def named(name: str) -> set[str]:
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 
-def loops(pattern: Stack | Flat | Loop) -> set[str]:
+def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
     """The letters L and D over which buffers repeat."""
-    if isinstance(pattern, Stack):
+    if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()
     return over.union(*(loops(part) for part in pattern.parts))

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepnet.layout.moves import Move, target_sizes
 from stepnet.layout.options import OPTIONS
-from stepnet.layout.places import Block
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
@@ -16,7 +16,7 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 
 @dataclass(frozen=True)
-class Step:
+class ConversionStep:
     """The moves of one kind.
 
     kind: moved, negated, summed or filled.
@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Made:
+class ComputedArray:
     """An array of the source that was computed from other arrays of its file.
 
     name: its name.
@@ -105,9 +105,9 @@ class Report:
     source_semantics: Semantics
     target_semantics: Semantics
     kind: str
-    steps: tuple[Step, ...]
+    steps: tuple[ConversionStep, ...]
     layout: Record = field(repr=False, hash=False)
-    made: tuple[Made, ...] = ()
+    made: tuple[ComputedArray, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
@@ -196,20 +196,21 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
     return [f"assumed as usual: {values} ({remedy}, or {remedy[2:]}=, says otherwise)"] if values else []
 
 
-def steps(roundings: Mapping[Move, float]) -> tuple[Step, ...]:
+def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
     """The steps of moves with their roundings, the most exact kinds first."""
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
-        Step(kind, moves, max(roundings[move] for move in moves))
+        ConversionStep(kind, moves, max(roundings[move] for move in moves))
         for kind, group in groupby(ordered, key=lambda move: move.kind)
         for moves in [tuple(group)]
     )
 
 
-def blocks_text(blocks: Iterable[Block]) -> str:
+def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
     """Blocks in short: the parameters, each with its gates.
 
-    >>> blocks_text([Block("W", "r"), Block("W", "z"), Block("b", "r", layer=1), Block("P")])
+    >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
+    >>> blocks_text([*blocks, ParameterBlock("P")])
     'W_rz, b_r, P'
     """
     gates: dict[str, str] = {}
@@ -228,6 +229,9 @@ def negation(moves: Iterable[Move]) -> str:
 
 def sum_text(move: Move) -> str:
     """The text of a sum of blocks, without layer and direction."""
-    parts = [f"{'+' if sign > 0 else '-'} {Block(block.parameter, block.gate)}" for block, sign in move.terms]
+    parts = [
+        f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"
+        for block, sign in move.terms
+    ]
     parts += [f"+ {move.constant:g}"] if move.constant else []
     return " ".join(parts).removeprefix("+ ")

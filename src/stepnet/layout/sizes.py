@@ -6,7 +6,7 @@ from typing import Any
 
 from stepnet.compiler.values.arguments import is_integer, whole
 from stepnet.errors import InputError, LayoutError
-from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
+from stepnet.layout.notation import Axis, Concatenation, Loop, Pattern, Term
 
 Shape = tuple[int, ...]
 MOST = {"layers": 1024, "directions": 2}  # the limits; of other sizes MOST_UNITS
@@ -100,7 +100,7 @@ def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
     return tuple(axis_size(axis, sizes, layer) for axis in term.axes)
 
 
-def stack_shape(stack: Stack, sizes: Sizes, layer: int) -> Shape:
+def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
     """The shape of concatenated terms."""
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
@@ -110,11 +110,11 @@ def stack_shape(stack: Stack, sizes: Sizes, layer: int) -> Shape:
     )
 
 
-def flat_length(parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int) -> int:
+def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
     """The number of elements of buffers, loops included."""
     total = 0
     for part in parts:
-        if isinstance(part, Stack):
+        if isinstance(part, Concatenation):
             total += prod(stack_shape(part, sizes, layer))
             continue
         layers = range(sizes.layers) if "L" in part.over else [layer]
@@ -130,7 +130,7 @@ def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
     >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))
     (9, 2)
     """
-    if isinstance(pattern, Stack):
+    if isinstance(pattern, Concatenation):
         return stack_shape(pattern, sizes, layer)
     if pattern.shape:
         return tuple(axis_size(axis, sizes, layer) for axis in pattern.shape)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.layout.notation import Atom, Axis, Flat, Loop, Pattern, Stack
+from stepnet.layout.notation import Axis, Concatenation, ElementaryAxis, Flat, Loop, Pattern
 from stepnet.layout.options import option
 from stepnet.layout.record import Record, letters_of
 from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
@@ -147,7 +147,7 @@ class Equation:
 
     array: str
     length: int
-    products: tuple[tuple[Atom, ...], ...]
+    products: tuple[tuple[ElementaryAxis, ...], ...]
     layer: int
 
     def left(self, letter_sizes: Unknowns) -> set[str]:
@@ -180,13 +180,13 @@ class Equation:
         return " + ".join(" ".join(map(atom_text, atoms)) for atoms in self.products)
 
 
-def atom_text(atom: Atom) -> str:
+def atom_text(atom: ElementaryAxis) -> str:
     """The text of an axis in messages, such as "hidden" for h."""
     names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 
 
-def unknown(atom: Atom, letter_sizes: Unknowns, layer: int) -> list[str]:
+def unknown(atom: ElementaryAxis, letter_sizes: Unknowns, layer: int) -> list[str]:
     """The unknown letters that the size of an axis depends on."""
     return [letter for letter in needed(atom.name, letter_sizes, layer) if letter_sizes[letter] is None]
 
@@ -199,7 +199,7 @@ def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
     return [] if name.isdigit() or name == "g" else [output if name == "k" else name]
 
 
-def value(atoms: tuple[Atom, ...], letter_sizes: Unknowns, layer: int) -> int:
+def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int) -> int:
     """The product of the sizes of axes, all known."""
     result = 1
     for atom in atoms:
@@ -227,7 +227,7 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
             yield Equation(array, length, products, layer or 0)
 
 
-def flat_products(parts: tuple[Stack | Loop, ...]) -> Iterator[tuple[Atom, ...]]:
+def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
     """The products whose sum is the length of buffers of one layer and direction."""
     for part in parts:
         if isinstance(part, Loop):
@@ -280,7 +280,7 @@ def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
 
 
 def monomials(
-    parts: tuple[Stack | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
+    parts: tuple[Concatenation | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
 ) -> Counter[str]:
     """The number of elements of buffers as a polynomial in h, x and y: the coefficient of each monomial."""
     counts: Counter[str] = Counter()

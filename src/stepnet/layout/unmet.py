@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.layout.filling import read
 from stepnet.layout.moves import Demand
-from stepnet.layout.places import Array, Block, Region
+from stepnet.layout.places import Array, ParameterBlock, Region
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Sizes
 
@@ -23,7 +23,10 @@ def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
 
 @np.errstate(invalid="ignore")  # inf - inf is NaN, which violates every demand
 def unmet(
-    demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
+    demands: Iterable[Demand],
+    regions: Mapping[ParameterBlock, Region],
+    arrays: Mapping[str, Array],
+    exact: bool,
 ) -> list[str]:
     """The messages for the demands that the numbers do not meet."""
     missed: dict[tuple[str, str], dict[str, str]] = {}

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, of_rows, within_steps
+from stepnet.compiler.net.interpret import LevelSizes, of_rows, within_steps
 from stepnet.compiler.net.ir import Builder, Net, all_nodes
 from stepnet.compiler.net.recur import OperandsByKind
 from stepnet.compiler.net.types import ROWS, STEPS
@@ -282,7 +282,7 @@ def some_steps(
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
     ]
     statics, others = list(call.statics), types.others[: len(call.statics)]
-    still, beside = of_rows(statics, others, Segments(where.rows, beside=where.beside), rows)
+    still, beside = of_rows(statics, others, LevelSizes(where.rows, beside=where.beside), rows)
     positions = Positions.end_to_end(offsets_of(lengths), inner, beside)
     before = taken if call.step_offset is None else taken + call.step_offset[rows]
     return Call(positions, sequences, memories, still, step_offset=before)

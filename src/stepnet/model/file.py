@@ -18,7 +18,7 @@ from stepnet.compiler.net.ir import all_nodes
 from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
-from stepnet.files.choice import Choice, check_agrees
+from stepnet.files.choice import LayoutChoice, check_agrees
 from stepnet.files.formats import read
 from stepnet.files.model import Model, Module, bare
 from stepnet.files.paths import existing
@@ -77,21 +77,23 @@ def load(
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: there is no such file
     """
-    return read_model(path, Choice(layout=layout, module=module), recurrent_only=recurrent_only).model
+    return read_model(path, LayoutChoice(layout=layout, module=module), recurrent_only=recurrent_only).model
 
 
-def read_model(path: str | Path, choice: Choice | None = None, *, recurrent_only: bool = False) -> FileModel:
+def read_model(
+    path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
+) -> FileModel:
     """The model in a file, with the names of what it lacks; see `load`.
 
     choice: what the user states about recurrent layers. To choose modules implies `recurrent_only`.
     """
-    file, stated = file_path(path, "model"), choice or Choice()
+    file, stated = file_path(path, "model"), choice or LayoutChoice()
     if recurrent_only or stated.module is not None or stated.order:
         return recurrent_layers(file, stated)
     graph = whole_graph(file)
     if graph is None:
         return only_recurrent(file, stated)
-    if stated != Choice():
+    if stated != LayoutChoice():
         raise LayoutError(
             f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
             f"say {option('recurrent only')} for them"
@@ -154,7 +156,7 @@ class LastOutput:
         return self.layer(x, last_only=True)[0]
 
 
-def only_recurrent(file: Path, choice: Choice) -> FileModel:
+def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
     model = read(file, choice.layout, choice.layouts)
     if not model.unread(choice.drop) and model.modules:
@@ -235,7 +237,7 @@ def layer_of(modules: Sequence[Module]) -> Layer:
 # ---- the recurrent layers of any file ----------------------------------------------------------------------
 
 
-def recurrent_layers(file: Path, choice: Choice) -> FileModel:
+def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
     """The recurrent layers of a file, and the names of everything that was left out."""
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, by_steps, interpret
+from stepnet.compiler.net.interpret import LevelSizes, by_steps, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, Type, is_static_extent
 from stepnet.compiler.plan.passes import narrowed_step
-from stepnet.compiler.targets.packed import Form, Packed
+from stepnet.compiler.targets.packed import NetForm, PackedCall
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import is_integer, is_one_of, shown
 from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
-from stepnet.explain.document import Section, Table
+from stepnet.explain.document import DocumentTable, TitledSection
 from stepnet.explain.text import text
 from stepnet.model import nested
 from stepnet.model.control import Controls
@@ -115,7 +115,7 @@ class Scopes:
         for name, value in self.values.items():
             shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
             table.append((name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name))))
-        return text([Section("", (Table(tuple(table)),))])
+        return text([TitledSection("", (DocumentTable(tuple(table)),))])
 
 
 def numbers_text(value: Any) -> str:
@@ -187,7 +187,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     net = next(iter(made.values())).builder.net(leaf.number for leaf in made.values())
     types = [net.type_of(number) for number in net.inputs[: len(net.inputs) - len(params)]]
     none = [np.zeros((0, *type_.shape), type_.dtype) for type_ in types]
-    return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
+    return arrays | dict(zip(made, interpret(net, [*none, *params], LevelSizes(0)), strict=True))
 
 
 def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
@@ -214,7 +214,7 @@ class Record:
     """
 
     types: list[Type]
-    steps: list[tuple[Segments, list[Array]]]
+    steps: list[tuple[LevelSizes, list[Array]]]
     offsets: Array
     order: Array
 
@@ -243,7 +243,7 @@ class Record:
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
-def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
+def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
     """The offsets of the inner sequences of a step."""
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
@@ -256,19 +256,19 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
 
     Steps after an early end do not count.
     """
-    net, packed = called.running.net, Packed.of(called.call)
+    net, packed = called.running.net, PackedCall.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
     body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
     done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
     lengths = called.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
-    steps: list[tuple[Segments, list[Array]]] = []
+    steps: list[tuple[LevelSizes, list[Array]]] = []
     rows: list[Array] = [np.zeros(0, np.int64)]
     places: list[Array] = [np.zeros(0, np.int64)]
     counts: list[Array] = [np.zeros(0, bool)]
 
-    def run(arrays: Any, inside: Segments, index: Array) -> list[Array]:
+    def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)
@@ -279,7 +279,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
         steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
         return results
 
-    by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
+    by_steps(net, node, [*packed.arrays(NetForm(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]

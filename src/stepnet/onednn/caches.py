@@ -25,7 +25,7 @@ SETS = 4
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedLayer:
     """A layer, and copies of the arrays that it was made of."""
 
     arrays: tuple[Array, ...]
@@ -57,12 +57,14 @@ def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[st
     entry = KEPT.find(key, lambda listed: next((entry for entry in listed if entry.holds(arrays)), None))
     if entry is None:
         copies = tuple(np.array(array, order="C") for array in arrays)
-        entry = Kept(copies, make(dict(zip(names, copies, strict=True))))
+        entry = CachedLayer(copies, make(dict(zip(names, copies, strict=True))))
         KEPT.put(key, (entry, *(KEPT.held(key) or ()))[:SETS])
     return entry.layer
 
 
-KEPT: Cache[tuple[Kept, ...]] = Cache(64, 256 * MEGABYTE, lambda listed: sum(entry.bytes for entry in listed))
+KEPT: Cache[tuple[CachedLayer, ...]] = Cache(
+    64, 256 * MEGABYTE, lambda listed: sum(entry.bytes for entry in listed)
+)
 
 
 CACHES: dict[str, Any] = {"primitives": RUNS, "weights": PACKED, "paddings": PADDINGS, "layers": KEPT}

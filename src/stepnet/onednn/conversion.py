@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.targets.onednn.primitives import Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.errors import ConversionError
 from stepnet.layout import registry
 from stepnet.layout.convert import RangeError, convert
@@ -30,7 +30,7 @@ simplest layout.
 
 
 @dataclass(frozen=True)
-class Source:
+class LayerWeights:
     """The weights that a layer was made of.
 
     arrays: the arrays by name.
@@ -43,7 +43,7 @@ class Source:
     semantics: Mapping[str, Any]
 
     def gradients(
-        self, recurrence: Recurrence, layout: str, gradients: Mapping[str, Array]
+        self, recurrence: OneDnnRecurrence, layout: str, gradients: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The gradients of the arrays, from those of oneDNN's weights.
 
@@ -57,7 +57,9 @@ class Source:
         return {name: made[name].reshape(array.shape) for name, array in self.arrays.items()}
 
 
-def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
+def converted(
+    source: LayerWeights,
+) -> tuple[tuple[OneDnnRecurrence, RecurrenceWeights, str] | None, str | None]:
     """The recurrence, its weights and their layout; or None, and the reason why oneDNN has no such cell."""
     record = registry.record(source.layout)
     meaning, reason = record.settled(source.semantics), None
@@ -76,7 +78,7 @@ def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, s
         arrays = conversion.arrays
         _, _, inputs, _, hidden = arrays["weights_layer"].shape
         projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
-        recurrence = Recurrence(
+        recurrence = OneDnnRecurrence(
             kind,
             inputs,
             hidden,
@@ -84,5 +86,5 @@ def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, s
             conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
             "weights_peephole" in arrays,
         )
-        return (recurrence, Weights.of(recurrence, arrays), target), None
+        return (recurrence, RecurrenceWeights.of(recurrence, arrays), target), None
     return None, reason or f"oneDNN has no cell like that of {source.layout}"

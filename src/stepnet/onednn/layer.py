@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.compiler.targets.calibration import Calibration, data_scale, weight_scales
-from stepnet.compiler.targets.onednn.library import Library, library
-from stepnet.compiler.targets.onednn.primitives import Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
+from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import ran
 from stepnet.compiler.targets.onednn.training import Training
 from stepnet.compiler.values.arguments import choice, flag, instance, mapping
@@ -22,7 +22,7 @@ from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
 from stepnet.model.recurrence import RNN
 from stepnet.onednn.accuracy import Accuracy, compared
-from stepnet.onednn.conversion import Source, converted
+from stepnet.onednn.conversion import LayerWeights, converted
 from stepnet.onednn.pullback import Pullback
 from stepnet.onednn.sequences import (
     Arguments,
@@ -58,12 +58,12 @@ class Layer:
         dtype: The dtype of the results.
     """
 
-    source: Source
-    library: Library
+    source: LayerWeights
+    library: OneDnnLibrary
     inputs: int
     states: tuple[int, ...]
-    recurrence: Recurrence | None
-    weights: Weights | None
+    recurrence: OneDnnRecurrence | None
+    weights: RecurrenceWeights | None
     layout: str
     reason: str | None
     dtype: np.dtype[Any]
@@ -258,9 +258,9 @@ class Layer:
                 f"the calibration has {len(calibration.weights)} scales of weights, and there are "
                 f"{len(wanted.row.gates)} gates of {wanted.hidden} units"
             )
-        return replace(self, recurrence=wanted, weights=Weights(weights.arrays))
+        return replace(self, recurrence=wanted, weights=RecurrenceWeights(weights.arrays))
 
-    def on_onednn(self, dtype: str) -> tuple[Recurrence, Weights]:
+    def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
         """The recurrence and weights on oneDNN; raises `RefusedError` if the layer runs on llvm."""
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
@@ -294,7 +294,7 @@ def eps(dtype: str) -> Any:
     return finfo(dtype).eps
 
 
-def directed(recurrence: Recurrence, reverse: bool) -> Recurrence:
+def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
     """The recurrence in a direction. For a cell with one direction, `Arguments` reverses the sequences."""
     return (
         replace(recurrence, direction="right2left")
@@ -335,7 +335,7 @@ def layer(
     check_calibration(calibration)
     given_semantics = dict(mapping({} if semantics is None else semantics, "semantics are values by field"))
     own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
-    source = Source(own, layout, given_semantics)
+    source = LayerWeights(own, layout, given_semantics)
     for name, array in own.items():
         check_float(array, name)
     given = one_dtype(own).name

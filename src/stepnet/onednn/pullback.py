@@ -8,7 +8,7 @@ import numpy as np
 from stepnet.compiler.targets.onednn.training import Tape
 from stepnet.compiler.values.arguments import mapping
 from stepnet.errors import InputError
-from stepnet.onednn.conversion import Source
+from stepnet.onednn.conversion import LayerWeights
 from stepnet.onednn.sequences import Arguments, state
 
 Array = np.ndarray
@@ -27,7 +27,7 @@ class Pullback:
     tape: the results of the forward pass that the backward pass reads.
     """
 
-    source: Source
+    source: LayerWeights
     layout: str
     states: tuple[int, ...]
     arguments: Arguments

@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Call:
+class OnnxCall:
     """A node with its operands.
 
     op: the name of its operator.
@@ -88,5 +88,5 @@ class Call:
         return numbers[0] if numbers else default
 
 
-Rule = Callable[[Call], Placed | Sequence[Placed]]
+Rule = Callable[[OnnxCall], Placed | Sequence[Placed]]
 """The rule of an operator: its results for a node."""

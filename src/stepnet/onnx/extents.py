@@ -14,13 +14,13 @@ import numpy as np
 
 from stepnet.compiler.net.types import STEPS
 from stepnet.errors import ModelError
-from stepnet.onnx.operators import Call, Rule
-from stepnet.onnx.scope import Value
+from stepnet.onnx.operators import Rule, WrittenOperation
+from stepnet.onnx.scope import OnnxValue
 
 FIRST = np.array([0], np.int64)
 
 
-def expand(call: Call) -> Value:
+def expand(call: WrittenOperation) -> OnnxValue:
     """A value repeated for each entry of a deeper extent, or only at the first or last entry."""
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -29,7 +29,7 @@ def expand(call: Call) -> Value:
     return repeated if how is None else call.scope.masked(repeated, how)
 
 
-def reduce(call: Call) -> Value:
+def reduce(call: WrittenOperation) -> OnnxValue:
     """The reduction of the steps of each sequence to one value."""
     how = call.attribute("how")
     if call.x.type.extent != STEPS:
@@ -38,17 +38,17 @@ def reduce(call: Call) -> Value:
         return REDUCTIONS[how](call)
     numbers = replace(call.type, dtype="int32")  # ONNX does not reduce booleans
     inner = replace(call.node, types=(numbers,))
-    result = REDUCTIONS[how](Call(call.scope, inner, (call.scope.typed(call.x, "int32"),)))
+    result = REDUCTIONS[how](WrittenOperation(call.scope, inner, (call.scope.typed(call.x, "int32"),)))
     return call.scope.typed(result, "bool")
 
 
-def total(call: Call) -> Value:
+def total(call: WrittenOperation) -> OnnxValue:
     """The sum over the steps."""
     x = call.scope.masked(call.x, "steps") if call.scope.lengths else call.x
     return call.result("ReduceSum", x, FIRST, keepdims=0)
 
 
-def mean(call: Call) -> Value:
+def mean(call: WrittenOperation) -> OnnxValue:
     """The mean over the steps."""
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
@@ -61,7 +61,7 @@ def mean(call: Call) -> Value:
     return call.result("Div", total(call), count)
 
 
-def largest(call: Call) -> Value:
+def largest(call: WrittenOperation) -> OnnxValue:
     """The maximum over the steps."""
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
@@ -74,7 +74,7 @@ def largest(call: Call) -> Value:
 def end(how: str) -> Rule:
     """The rule of the first or the last step."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: WrittenOperation) -> OnnxValue:
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

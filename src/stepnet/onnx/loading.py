@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.file import opened
-from stepnet.files.onnx.graph import DEPTH, Constant, Folder, Key, Node, Output, Walk, find
+from stepnet.files.onnx.graph import DEPTH, Constant, Folder, GraphNode, Key, Output, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
@@ -119,7 +119,7 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
                 )
 
 
-def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
+def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
     """The message for operators that are not supported: it lists them, and counts the nodes that are."""
     named = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
@@ -174,7 +174,7 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
     return sorted(read) if read else usual(rank)
 
 
-def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
+def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
     """The axes of an input according to the recurrent nodes that read it."""
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
@@ -198,7 +198,7 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
     return False
 
 
-def before_casts(node: Node, operand: str) -> Key:
+def before_casts(node: GraphNode, operand: str) -> Key:
     """The value of an operand before casts."""
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):

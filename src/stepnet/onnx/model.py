@@ -20,10 +20,10 @@ from stepnet.errors import ModelError, StepnetError
 from stepnet.files.onnx.graph import (
     DOMAINS,
     Constant,
+    GraphNode,
+    GraphScope,
     Key,
-    Node,
     Output,
-    Scope,
     Walk,
     find,
     value_of,
@@ -39,7 +39,7 @@ from stepnet.importers.values import repeated_at
 from stepnet.model.counting import length_of
 from stepnet.model.graph.array_model import ArrayModel, ModelInput
 from stepnet.model.nested import expand
-from stepnet.onnx.call import Call
+from stepnet.onnx.call import OnnxCall
 from stepnet.onnx.names import ONNX
 
 Array = np.ndarray
@@ -69,7 +69,7 @@ class OnnxModel(ArrayModel):
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
-        made = Run(self, env, like).values(main, outputs)
+        made = NodeRun(self, env, like).values(main, outputs)
         for name, value in zip(outputs, made, strict=True):
             if isinstance(value.value, Unusable):
                 raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
@@ -101,25 +101,25 @@ def result(name: str, value: Placed, like: Traced) -> Any:
 
 
 @dataclass
-class Run:
+class NodeRun:
     """A run of the nodes of a scope.
 
     model: the model.
     env: the values so far.
-    like: a value per step; see `Call`.
+    like: a value per step; see `OnnxCall`.
     """
 
     model: OnnxModel
     env: Values
     like: Traced | None = None
 
-    def values(self, scope: Scope, names: Sequence[str]) -> list[Placed]:
+    def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
         """The values of these names, after running all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
 
-    def value(self, scope: Scope, name: str) -> Placed:
+    def value(self, scope: GraphScope, name: str) -> Placed:
         """A value that was computed before."""
         scope, name, source = find(scope, name)
         key = scope, name
@@ -129,7 +129,7 @@ class Run:
             raise ModelError(f"{self.model.path}: {name!r} is not a value of the model, or depends on itself")
         return self.env[key]
 
-    def run(self, node: Node) -> None:
+    def run(self, node: GraphNode) -> None:
         """Runs a node."""
         with located(self.model.path, node):
             results = results_of(self.call(node))
@@ -144,7 +144,7 @@ class Run:
             return value
         return replace(value, value=expand(traced, self.like))
 
-    def call(self, node: Node) -> Call:
+    def call(self, node: GraphNode) -> OnnxCall:
         """A node with its operands."""
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
@@ -160,10 +160,10 @@ class Run:
         }
         bodies = {name: ScopedBody(self, node.op, graph, scope) for name, (graph, scope) in graphs.items()}
         counts = len(node.outputs), node.scope.opset
-        return Call(node.op, operands, attributes, *counts, bodies, self.model.has_lengths, self.like)
+        return OnnxCall(node.op, operands, attributes, *counts, bodies, self.model.has_lengths, self.like)
 
 
-def results_of(call: Call) -> list[Placed]:
+def results_of(call: OnnxCall) -> list[Placed]:
     """The results of a node, in a model with padding with their facts."""
     row = ONNX[call.op]
     if not call.padded:
@@ -178,7 +178,7 @@ def results_of(call: Call) -> list[Placed]:
 class located:  # noqa: N801 - it is read as a sentence
     """A context that adds the node to errors."""
 
-    def __init__(self, path: str, node: Node) -> None:
+    def __init__(self, path: str, node: GraphNode) -> None:
         self.path, self.node = path, node
 
     def __enter__(self) -> None:
@@ -200,10 +200,10 @@ class located:  # noqa: N801 - it is read as a sentence
 class ScopedBody:
     """A body of a node, run in its scope; see `scans.Body`."""
 
-    run_: Run
+    run_: NodeRun
     op: str
     graph: Any
-    scope: Scope
+    scope: GraphScope
 
     @property
     def name(self) -> str:
@@ -242,7 +242,7 @@ class ScopedBody:
         for name, value in zip(names, operands, strict=False):
             if value is not None:
                 env[self.scope, name] = value
-        return Run(self.run_.model, env).values(self.scope, self.outputs)
+        return NodeRun(self.run_.model, env).values(self.scope, self.outputs)
 
 
 def str_of(key: Key) -> str:
@@ -251,13 +251,17 @@ def str_of(key: Key) -> str:
 
 
 def needed(
-    walk: Walk, scope: Scope, names: Iterable[str], known: Mapping[Key, Any], inside: Scope | None = None
-) -> list[Node]:
+    walk: Walk,
+    scope: GraphScope,
+    names: Iterable[str],
+    known: Mapping[Key, Any],
+    inside: GraphScope | None = None,
+) -> list[GraphNode]:
     """The nodes on which values depend, in the order of the file, which is an order of execution.
 
     known: values whose nodes are not needed. inside: a body; nodes outside of it are left out.
     """
-    required, pending = set[Node](), [find(scope, name) for name in names]
+    required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
     while pending:
         where, name, source = pending.pop()
@@ -272,14 +276,14 @@ def needed(
     return [node for node in walk.nodes if node in required]
 
 
-def within(scope: Scope | None, body: Scope) -> bool:
+def within(scope: GraphScope | None, body: GraphScope) -> bool:
     """Whether a scope is a body or nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
 
 
-def outer_reads(walk: Walk, graph: Any, body: Scope) -> list[Any]:
+def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
     """The outer values that the nodes of a body read."""
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
@@ -287,7 +291,7 @@ def outer_reads(walk: Walk, graph: Any, body: Scope) -> list[Any]:
     return [entry for entry in (*sources, *ends) if not within(entry[0], body)]
 
 
-def unsupported(walk: Walk, names: Iterable[str]) -> list[Node]:
+def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
     """The nodes on which outputs depend and whose operators have no rule."""
     nodes = set(needed(walk, walk.main, names, {}))
     for owner, bodies in walk.bodies.items():  # outer bodies first

@@ -24,7 +24,7 @@ from stepnet.importers.placed import Placed, constant
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import product
-from stepnet.onnx.call import Call, Rule
+from stepnet.onnx.call import OnnxCall, Rule
 from stepnet.onnx.recurrent import recurrence
 from stepnet.onnx.scans import loop, scan
 
@@ -58,7 +58,7 @@ def elementwise(operator: str, **attributes: float) -> Row:
     attributes: the attributes that are the numbers behind its operands, in order, with their defaults.
     """
 
-    def rule(call: Call) -> Placed:
+    def rule(call: OnnxCall) -> Placed:
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
@@ -80,18 +80,18 @@ def of_operands(
 # ---- elementwise -------------------------------------------------------------------------------------------
 
 
-def gelu(call: Call) -> Placed:
+def gelu(call: OnnxCall) -> Placed:
     """Gelu, exact or by tanh."""
     by_tanh = call.attributes.get("approximate", "none") == "tanh"
     return pointwise.elementwise("gelu", call.x, numbers=[by_tanh])
 
 
-def clip(call: Call) -> Placed:
+def clip(call: OnnxCall) -> Placed:
     """Clip: a value limited to two bounds."""
     return pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))
 
 
-def cast(call: Call) -> Placed:
+def cast(call: OnnxCall) -> Placed:
     """Cast: a value in another dtype."""
     number = call.attributes.get("to")
     if number not in DTYPES:
@@ -99,12 +99,12 @@ def cast(call: Call) -> Placed:
     return pointwise.cast(call.x, DTYPES[number], HALVES.get(number, ""))
 
 
-def cast_like(call: Call) -> Placed:
+def cast_like(call: OnnxCall) -> Placed:
     """CastLike: a value in the dtype of another."""
     return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
 
 
-def modulo(call: Call) -> Placed:
+def modulo(call: OnnxCall) -> Placed:
     """Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
     if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
         raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
@@ -112,7 +112,7 @@ def modulo(call: Call) -> Placed:
     return pointwise.elementwise(name, call.operand(0), call.operand(1))
 
 
-def dropout(call: Call) -> Placed:
+def dropout(call: OnnxCall) -> Placed:
     """Dropout at inference: the first operand."""
     training = call.optional(2)
     if training is not None and bool(training.array):
@@ -123,12 +123,12 @@ def dropout(call: Call) -> Placed:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def matrix_product(call: Call) -> Placed:
+def matrix_product(call: OnnxCall) -> Placed:
     """MatMul: the product of matrices."""
     return matmul(call.operand(0), call.operand(1), call.padded)
 
 
-def gemm(call: Call) -> Placed:
+def gemm(call: OnnxCall) -> Placed:
     """Gemm: alpha A B + beta C, where A and B may be transposed."""
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
@@ -149,7 +149,7 @@ def gemm(call: Call) -> Placed:
 def reduction(how: str) -> Row:
     """The row of a reduction. how: its name in `importers.reductions`."""
 
-    def rule(call: Call) -> Placed:
+    def rule(call: OnnxCall) -> Placed:
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -167,7 +167,7 @@ def over_axis(function: Softmax) -> Row:
     features.
     """
 
-    def rule(call: Call) -> Placed:
+    def rule(call: OnnxCall) -> Placed:
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -179,27 +179,27 @@ def over_axis(function: Softmax) -> Row:
     return Row(rule)
 
 
-def cumsum(call: Call) -> Placed:
+def cumsum(call: OnnxCall) -> Placed:
     """CumSum: the sum of each number and all before it."""
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
-def argmax(call: Call) -> Placed:
+def argmax(call: OnnxCall) -> Placed:
     """ArgMax: the index of the largest number."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
 
 
-def layer_norm(call: Call) -> Placed:
+def layer_norm(call: OnnxCall) -> Placed:
     """LayerNormalization over the last features."""
     epsilon = float(call.attributes.get("epsilon", 1e-5))
     return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
 
 
-def batch_norm(call: Call) -> Placed:
+def batch_norm(call: OnnxCall) -> Placed:
     """BatchNormalization at inference: each channel is scaled and shifted."""
     if call.flag("training_mode"):
         raise ModelError(
@@ -213,56 +213,56 @@ def batch_norm(call: Call) -> Placed:
 # ---- shapes ------------------------------------------------------------------------------------------------
 
 
-def shape(call: Call) -> Placed:
+def shape(call: OnnxCall) -> Placed:
     """Shape: the sizes of the axes."""
     return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
 
 
-def transpose(call: Call) -> Placed:
+def transpose(call: OnnxCall) -> Placed:
     """Transpose: the axes in another order, by default backwards."""
     return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
 
 
-def unsqueeze(call: Call) -> Placed:
+def unsqueeze(call: OnnxCall) -> Placed:
     """Unsqueeze: new axes of size one."""
     return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
 
 
-def squeeze(call: Call) -> Placed:
+def squeeze(call: OnnxCall) -> Placed:
     """Squeeze: the value without axes of size one."""
     return shaping.squeeze(call.x, call.integers(1, "axes"))
 
 
-def sizes(call: Call, place: int) -> list[Any]:
+def sizes(call: OnnxCall, place: int) -> list[Any]:
     """The sizes that an operand holds."""
     return list(np.ravel(call.operand(place).array))
 
 
-def reshape(call: Call) -> Placed:
+def reshape(call: OnnxCall) -> Placed:
     """Reshape, in which a size of 0 is that of the operand."""
     target = sizes(call, 1) if call.optional(1) else call.attributes["shape"]
     return shaping.reshape(call.x, target, zero_keeps=not call.flag("allowzero"))
 
 
-def flatten(call: Call) -> Placed:
+def flatten(call: OnnxCall) -> Placed:
     """Flatten: the axes before `axis` become the first of two axes, the others the second."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
 
 
-def expand(call: Call) -> Placed:
+def expand(call: OnnxCall) -> Placed:
     """Expand: the value broadcast to a shape."""
     return shaping.expand(call.x, sizes(call, 1))
 
 
-def constant_of_shape(call: Call) -> Placed:
+def constant_of_shape(call: OnnxCall) -> Placed:
     """ConstantOfShape: an array filled with one number."""
     number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
     return shaping.expand(constant(number), sizes(call, 0))
 
 
-def range_(call: Call) -> Placed:
+def range_(call: OnnxCall) -> Placed:
     """Range: the numbers from one to another, or the number of each step."""
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
@@ -277,7 +277,7 @@ CONSTANTS = {
 """The attributes of which a Constant has one, with their dtypes."""
 
 
-def constant_(call: Call) -> Placed:
+def constant_(call: OnnxCall) -> Placed:
     """Constant: an array in the file."""
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
@@ -290,14 +290,14 @@ def constant_(call: Call) -> Placed:
 # ---- parts -------------------------------------------------------------------------------------------------
 
 
-def concat(call: Call) -> Placed:
+def concat(call: OnnxCall) -> Placed:
     """Concat: values side by side."""
     is_old = all(value.is_array for value in call.present)
     axis = call.attributes.get("axis", 0) if is_old else call.attributes["axis"]
     return selecting.concatenate(call.present, int(axis))
 
 
-def pad(call: Call) -> Placed:
+def pad(call: OnnxCall) -> Placed:
     """Pad: features padded with one number, or, for a negative pad, cut off."""
     x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
     axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
@@ -310,7 +310,7 @@ def pad(call: Call) -> Placed:
     return selecting.pad(x, list(zip(axes, befores, afters, strict=True)), call.number(2, "value", 0))
 
 
-def split(call: Call) -> list[Placed]:
+def split(call: OnnxCall) -> list[Placed]:
     """Split: parts of a feature, of equal sizes if none are stated."""
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
     if parts is None:
@@ -322,7 +322,7 @@ def split(call: Call) -> list[Placed]:
     return selecting.split(x, axis, parts)
 
 
-def slice_(call: Call) -> Placed:
+def slice_(call: OnnxCall) -> Placed:
     """Slice: of features, of shapes, or the first or last step."""
     x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
@@ -330,7 +330,7 @@ def slice_(call: Call) -> Placed:
     return selecting.slices(x, starts, ends, axes, steps, call.padded)
 
 
-def gather(call: Call) -> Placed:
+def gather(call: OnnxCall) -> Placed:
     """Gather: the elements at indices."""
     return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
 

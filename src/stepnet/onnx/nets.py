@@ -10,10 +10,10 @@ from stepnet.compiler.net.ir import Net, Node, ancestors
 from stepnet.compiler.net.types import CONST, Extent
 from stepnet.errors import ModelError
 from stepnet.onnx.extents import EXTENTS
-from stepnet.onnx.operators import OPERATORS, Call, Rule
-from stepnet.onnx.scope import Scope, Value
+from stepnet.onnx.operators import OPERATORS, Rule, WrittenOperation
+from stepnet.onnx.scope import OnnxValue, Scope
 
-NodeRule = Callable[[Scope, Node, Sequence[Value]], list[Value]]
+NodeRule = Callable[[Scope, Node, Sequence[OnnxValue]], list[OnnxValue]]
 """A rule that writes a node with several results."""
 NONE: Mapping[str, NodeRule] = {}
 RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
@@ -34,25 +34,25 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
             )
 
 
-def constants(net: Net, inputs: Mapping[int, Value]) -> dict[int, Value]:
+def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
     """The values that depend only on constants, computed, by their numbers."""
     folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
         fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST
         if fixed and all(operand in folded for operand in node.inputs):
             folded |= {number: evaluated(net, {o: folded[o] for o in node.inputs}, [number])[number]}
-    return {number: Value(net.nodes[number].types[0], array=array) for number, array in folded.items()}
+    return {number: OnnxValue(net.nodes[number].types[0], array=array) for number, array in folded.items()}
 
 
 def written(
-    scope: Scope, net: Net, inputs: Mapping[int, Value], rules: Mapping[str, NodeRule] = NONE
-) -> list[Value]:
+    scope: Scope, net: Net, inputs: Mapping[int, OnnxValue], rules: Mapping[str, NodeRule] = NONE
+) -> list[OnnxValue]:
     """The results of a net, whose nodes are added to a scope.
 
     inputs: the values of the net's inputs, and of other nodes that are written already, by number. rules: the
     rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
     """
-    values: dict[int, list[Value]] = {number: [value] for number, value in inputs.items()}
+    values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}
     needed = ancestors(net.nodes, net.results)
     for number, node in enumerate(net.nodes):
@@ -66,7 +66,7 @@ def written(
             if node.operation in rules:
                 values[number] = rules[node.operation](scope, node, operands)
             elif node.operation in RULES:
-                values[number] = [RULES[node.operation](Call(scope, node, operands))]
+                values[number] = [RULES[node.operation](WrittenOperation(scope, node, operands))]
             else:
                 raise ModelError("there is no operator for it")
         except ModelError as error:

@@ -11,14 +11,14 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import Type
-from stepnet.onnx.scope import Scope, Value
+from stepnet.onnx.scope import OnnxValue, Scope
 
 Array = np.ndarray
 LEAST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
-class Call:
+class WrittenOperation:
     """An operation to write.
 
     scope: the graph to which nodes are added.
@@ -28,10 +28,10 @@ class Call:
 
     scope: Scope
     node: Node
-    operands: tuple[Value, ...]
+    operands: tuple[OnnxValue, ...]
 
     @property
-    def x(self) -> Value:
+    def x(self) -> OnnxValue:
         """The first operand."""
         return self.operands[0]
 
@@ -44,7 +44,7 @@ class Call:
         """An attribute of the operation."""
         return self.node.attributes[name]
 
-    def result(self, op: str, *inputs: Value | str | Array, **attributes: Any) -> Value:
+    def result(self, op: str, *inputs: OnnxValue | str | Array, **attributes: Any) -> OnnxValue:
         """The result of an operator of ONNX on these inputs, as the result of the operation."""
         return self.scope.apply(op, self.type, *inputs, **attributes)
 
@@ -52,14 +52,14 @@ class Call:
         """The number of an axis of the first operand's features, counted from the front."""
         return axis + self.x.lead + self.x.rank
 
-    def joint(self, dtype: str, operands: Sequence[Value] | None = None) -> list[Value]:
+    def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
         """The operands in a dtype, with features of equal rank, so that they broadcast as in a net."""
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
         return [self.scope.with_rank(self.scope.typed(value, dtype), rank) for value in chosen]
 
 
-Rule = Callable[[Call], Value]
+Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ Rule = Callable[[Call], Value]
 def arithmetic(op: str) -> Rule:
     """The rule of an operator that computes in the dtype of its result; booleans are 0 and 1."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: WrittenOperation) -> OnnxValue:
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -79,7 +79,7 @@ def arithmetic(op: str) -> Rule:
 def comparison(op: str, negated: bool = False) -> Rule:
     """The rule of an operator that compares."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: WrittenOperation) -> OnnxValue:
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -92,7 +92,7 @@ def logical(op: str) -> Rule:
     return lambda call: call.result(op, *call.joint("bool"))
 
 
-def where(call: Call) -> Value:
+def where(call: WrittenOperation) -> OnnxValue:
     """A choice between two values."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
@@ -107,21 +107,21 @@ def composed(function: Callable[..., str]) -> Rule:
     constant, both in the result's dtype.
     """
 
-    def rule(call: Call) -> Value:
+    def rule(call: WrittenOperation) -> OnnxValue:
         def number(value: float) -> Array:
             return np.asarray(value, call.type.dtype)
 
-        return Value(call.type, function(call.scope.node, number, *call.joint(call.type.dtype)))
+        return OnnxValue(call.type, function(call.scope.node, number, *call.joint(call.type.dtype)))
 
     return rule
 
 
-def expm1(op: Any, number: Any, x: Value) -> str:
+def expm1(op: Any, number: Any, x: OnnxValue) -> str:
     """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
 
-def log1p(op: Any, number: Any, x: Value) -> str:
+def log1p(op: Any, number: Any, x: OnnxValue) -> str:
     """log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
 
     Source: W. Kahan; D. Goldberg, "What every computer scientist should know about floating-point
@@ -134,7 +134,7 @@ def log1p(op: Any, number: Any, x: Value) -> str:
     return op("Where", op("Equal", u, number(1)), x, result)
 
 
-def remainder(op: Any, number: Any, x: Value, y: Value) -> str:
+def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
     """The remainder with the sign of the divisor."""
     if not x.type.is_float:
         return op("Mod", x, y)
@@ -144,19 +144,19 @@ def remainder(op: Any, number: Any, x: Value, y: Value) -> str:
     return op("Where", wrong, op("Add", result, y), result)
 
 
-def floor_divide(op: Any, number: Any, x: Value, y: Value) -> str:
+def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
     """The quotient rounded down."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
 
-def power(call: Call) -> Value:
+def power(call: WrittenOperation) -> OnnxValue:
     """The operand to a constant power."""
     dtype = call.type.dtype
     return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
 
 
-def cast(call: Call) -> Value:
+def cast(call: WrittenOperation) -> OnnxValue:
     """Another dtype."""
     return call.scope.typed(call.x, call.type.dtype)
 
@@ -164,7 +164,7 @@ def cast(call: Call) -> Value:
 # ---- features moved ---------------------------------------------------------------------------------------
 
 
-def slice_(call: Call) -> Value:
+def slice_(call: WrittenOperation) -> OnnxValue:
     """A slice of the features; a stop of -1 means before the first."""
     slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
     sizes = call.x.type.shape
@@ -176,12 +176,12 @@ def slice_(call: Call) -> Value:
     return call.result("Slice", call.x, starts, stops, axes + call.x.lead, steps)
 
 
-def reshape(call: Call) -> Value:
+def reshape(call: WrittenOperation) -> OnnxValue:
     """Features in another shape."""
     return call.scope.shaped(call.x, call.type.shape)
 
 
-def transpose(call: Call) -> Value:
+def transpose(call: WrittenOperation) -> OnnxValue:
     """Features with permuted axes."""
     lead = call.x.lead
     return call.result(
@@ -189,7 +189,7 @@ def transpose(call: Call) -> Value:
     )
 
 
-def broadcast(call: Call) -> Value:
+def broadcast(call: WrittenOperation) -> OnnxValue:
     """Features broadcast to another shape."""
     x = call.scope.with_rank(call.x, len(call.type.shape))
     if x.type.shape == call.type.shape:
@@ -197,13 +197,13 @@ def broadcast(call: Call) -> Value:
     return call.result("Expand", x, np.array([1] * x.lead + [*call.type.shape], np.int64))
 
 
-def take(call: Call) -> Value:
+def take(call: WrittenOperation) -> OnnxValue:
     """The features at constant indices."""
     places = np.array(call.attribute("indices"), np.int64)
     return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
 
 
-def concatenate(call: Call) -> Value:
+def concatenate(call: WrittenOperation) -> OnnxValue:
     """Features concatenated."""
     values = [call.scope.typed(value, call.type.dtype) for value in call.operands]
     return call.result("Concat", *values, axis=call.axis(call.attribute("axis")))
@@ -215,7 +215,7 @@ def concatenate(call: Call) -> Value:
 def over_features(op: str, axes_are: str) -> Rule:
     """The rule of a reduction; axes_are: where the operator has its axes, "input" or "attribute"."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: WrittenOperation) -> OnnxValue:
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
         type_ = replace(call.type, dtype=dtype)
@@ -228,20 +228,20 @@ def over_features(op: str, axes_are: str) -> Rule:
     return rule
 
 
-def argmax(call: Call) -> Value:
+def argmax(call: WrittenOperation) -> OnnxValue:
     """The index of the maximum."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
 
 
-def cumsum(call: Call) -> Value:
+def cumsum(call: WrittenOperation) -> OnnxValue:
     """The prefix sums."""
     x = call.scope.typed(call.x, call.type.dtype)
     return call.result("CumSum", x, np.array(call.axis(call.attribute("axis"))))
 
 
-def cumprod(call: Call) -> Value:
+def cumprod(call: WrittenOperation) -> OnnxValue:
     """The prefix products, in logarithmically many steps, because ONNX has no operator for them."""
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
@@ -250,23 +250,23 @@ def cumprod(call: Call) -> Value:
         pads[:, axis] = shift, -shift
         moved = scope.node("Pad", name, pads.ravel(), np.ones((), call.type.dtype))
         name, shift = scope.node("Mul", name, moved), 2 * shift
-    return Value(call.type, name)
+    return OnnxValue(call.type, name)
 
 
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def matmul(call: Call) -> Value:
+def matmul(call: WrittenOperation) -> OnnxValue:
     """The matrix product with a parameter."""
     return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
 
 
-def gather(call: Call) -> Value:
+def gather(call: WrittenOperation) -> OnnxValue:
     """The rows of a parameter."""
     return call.result("Gather", *call.operands, axis=0)
 
 
-def same(call: Call) -> Value:
+def same(call: WrittenOperation) -> OnnxValue:
     """The operand itself."""
     return call.x
 

@@ -26,7 +26,7 @@ from stepnet.layout.convert import convert
 from stepnet.layout.records.stepnet import record
 from stepnet.layout.semantics import Semantics
 from stepnet.onnx.nets import check_extents, written
-from stepnet.onnx.scope import BATCH, Scope, Value
+from stepnet.onnx.scope import BATCH, OnnxValue, Scope
 
 Array = np.ndarray
 FURTHER = {"p": "p[g:ifo h]", "P": "P[h y]"}
@@ -34,7 +34,7 @@ RUN = {"float32"}
 """The dtypes in which onnxruntime runs recurrent operators. In other dtypes it runs Scans."""
 
 
-def recurrence(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
+def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     """The outputs and last memories of a recurrence."""
     cell = recognise(node)
     if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
@@ -46,7 +46,9 @@ def recurrence(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Valu
 # ---- known cells -------------------------------------------------------------------------------------------
 
 
-def layer_of(scope: Scope, recognised: Recognised, node: Node, operands: Sequence[Value]) -> OnnxNode | None:
+def layer_of(
+    scope: Scope, recognised: Recognised, node: Node, operands: Sequence[OnnxValue]
+) -> OnnxNode | None:
     """ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell."""
     by_kind = node.recur.operands_by_kind(operands)
     dtypes = {
@@ -87,8 +89,8 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 
 
 def recurrent(
-    scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[Value]
-) -> list[Value]:
+    scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
+) -> list[OnnxValue]:
     """A recurrent operator's outputs and last memories."""
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
@@ -116,13 +118,13 @@ def recurrent(
     return [fitted(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results]
 
 
-def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> Value:
+def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
     """A result of a recurrent operator as a value of a type of the net."""
     vector = Type(type_.extent, (type_.size,), memory.dtype)
-    return scope.typed(scope.shaped(Value(vector, name), type_.shape), type_.dtype)
+    return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
 
 
-def side_by_side(scope: Scope, sequences: Sequence[Value]) -> str:
+def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
     """The features of all sequences, concatenated to one vector per step."""
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
@@ -131,14 +133,14 @@ def side_by_side(scope: Scope, sequences: Sequence[Value]) -> str:
 # ---- all others --------------------------------------------------------------------------------------------
 
 
-def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
+def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     """A Scan's outputs and last memories."""
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     check_extents(body, (CONST, ROWS))
     steps = dict(zip(recur.sequences, by_kind.sequences, strict=True))
-    before = [Value(body.type_of(number), scope.fresh("memory")) for number in recur.memories]
-    inside = {number: Value(body.type_of(number), scope.fresh("step")) for number in steps}
+    before = [OnnxValue(body.type_of(number), scope.fresh("memory")) for number in recur.memories]
+    inside = {number: OnnxValue(body.type_of(number), scope.fresh("step")) for number in steps}
     values = inside | dict(zip(recur.memories, before, strict=True))
     values |= dict(zip(recur.others, by_kind.others, strict=True))
     scanned = {value.name: (value.type, scope.name(steps[number])) for number, value in inside.items()}
@@ -149,7 +151,9 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     with scope.inside() as nodes:
         for number, node_ in enumerate(body.nodes):
             if node_.operation == "index":
-                values[number] = Value(node_.type, scope.node("Expand", indexed["index"], scope.size(BATCH)))
+                values[number] = OnnxValue(
+                    node_.type, scope.node("Expand", indexed["index"], scope.size(BATCH))
+                )
         step_results = recur.results_by_kind(written(scope, body, values))
         after = list(step_results.memories)
         if masked:
@@ -167,8 +171,8 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
 
 
 def scan_node(
-    scope: Scope, node: Node, body: Any, memories: Sequence[Value], scanned: list[str]
-) -> list[Value]:
+    scope: Scope, node: Node, body: Any, memories: Sequence[OnnxValue], scanned: list[str]
+) -> list[OnnxValue]:
     """The node of a Scan; its outputs and last memories."""
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
@@ -187,10 +191,10 @@ def scan_node(
         )
     )
     pairs = zip((*results.outputs, *results.memories), (*outputs, *final), strict=True)
-    return [Value(type_, name) for type_, name in pairs]
+    return [OnnxValue(type_, name) for type_, name in pairs]
 
 
-def kept(scope: Scope, is_step: str, new: Value, old: Value) -> Value:
+def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
     """The memory after a step; in the padding, the memory before it."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step

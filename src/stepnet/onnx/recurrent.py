@@ -6,8 +6,8 @@ from typing import Any
 from stepnet.errors import ModelError
 from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, FUNCTIONS, filled, misfit
 from stepnet.importers.placed import Placed
-from stepnet.importers.recurrent import SLOTS, Activation, CellStep, Layer, run_layer
-from stepnet.onnx.call import Call
+from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
+from stepnet.onnx.call import OnnxCall
 
 WEIGHTS = {"W": 1, "R": 2, "B": 3, "P": 7}
 """The positions of the weights among the operands."""
@@ -15,7 +15,7 @@ LENGTHS, STATES = 4, (5, 6)
 """The positions of sequence_lens, initial_h and initial_c."""
 
 
-def recurrence(call: Call) -> list[Placed]:
+def recurrence(call: OnnxCall) -> list[Placed]:
     """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
     arrays = {
         name: value.array for name, place in WEIGHTS.items() if (value := call.optional(place)) is not None
@@ -28,16 +28,16 @@ def recurrence(call: Call) -> list[Placed]:
         raise ModelError(problem)
     cell, batch_first = call.op.lower(), bool(attributes["layout"])
     initial = [call.optional(place) for place in STATES[: len(SLOTS[cell])]]
-    layer = Layer(arrays, *steps_of(cell, attributes))
+    layer = PlacedLayer(arrays, *steps_of(cell, attributes))
     return run_layer(layer, call.x, initial, call.optional(LENGTHS), batch_first, call.padded)
 
 
-def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[CellStep, ...], tuple[bool, ...]]:
+def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
     """The step of each direction, and whether it runs backwards."""
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions
     steps = tuple(
-        CellStep(
+        PlacedCellStep(
             cell,
             activations[count * number : count * (number + 1)],
             attributes["clip"],

@@ -17,13 +17,13 @@ from stepnet.compiler.plan.passes.sink import sink
 from stepnet.compiler.values.arguments import flag, instance, is_one_of, shown
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
-from stepnet.files.onnx.drawing import Drawing
+from stepnet.files.onnx.drawing import GraphBuilder
 from stepnet.files.onnx.tensor import Proto
 from stepnet.files.paths import library
 from stepnet.model.graph.graph import Graph
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.recurrences import recurrence
-from stepnet.onnx.scope import Scope, Value
+from stepnet.onnx.scope import OnnxValue, Scope
 
 LAYOUTS = {"NT": ("batch", "time"), "TN": ("time", "batch")}
 
@@ -61,7 +61,7 @@ def save(
     program = graph.program
     net = sink(program.traced.net)
     check_extents(net, (CONST, ROWS, STEPS))
-    ends = Ends(library("onnx", "an .onnx file", "onnx"), layout)
+    ends = ModelEnds(library("onnx", "an .onnx file", "onnx"), layout)
     values = ends.inputs(net, program.params, lengths)
     names = [ends.scope.fresh(name_of(name)) for name, _ in named_leaves(program.traced.output)]
     results = written(ends.scope, net, values, {"recur": recurrence})
@@ -79,22 +79,22 @@ def name_of(leaf: str) -> str:
     return leaf if leaf and not leaf[0].isdigit() else f"output_{leaf}".rstrip("_")
 
 
-class Ends:
+class ModelEnds:
     """The inputs and outputs of a model that is being written, and its scope."""
 
     def __init__(self, onnx: Any, layout: str) -> None:
-        self.scope = Scope(Drawing(onnx))
+        self.scope = Scope(GraphBuilder(onnx))
         self.layout = layout
         self.given = list[Proto]()
         self.made = list[Proto]()
 
-    def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, Value]:
+    def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, OnnxValue]:
         """The values of a net's inputs; those of parameters are constants."""
-        values, constants = dict[int, Value](), iter(params)
+        values, constants = dict[int, OnnxValue](), iter(params)
         for number in net.inputs:
             node = net.nodes[number]
             if node.type.extent == CONST:
-                values[number] = Value(node.type, array=np.asarray(next(constants)))
+                values[number] = OnnxValue(node.type, array=np.asarray(next(constants)))
             else:
                 values[number] = self.input(node.name, node.type)
         if lengths:
@@ -105,9 +105,9 @@ class Ends:
             )
         return values
 
-    def input(self, name: str, type_: Type) -> Value:
+    def input(self, name: str, type_: Type) -> OnnxValue:
         """Adds an input of the model; returns its value."""
-        value = Value(type_, self.scope.fresh(name))
+        value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
             return value
@@ -116,7 +116,7 @@ class Ends:
         self.scope.frames = self.scope.frames or value.name
         return value
 
-    def output(self, name: str, value: Value) -> None:
+    def output(self, name: str, value: OnnxValue) -> None:
         """Adds an output, with zeros in the padding."""
         axes = ("batch",)
         if value.type.extent == STEPS:
@@ -125,7 +125,7 @@ class Ends:
         self.scope.drawing.node("Identity", [self.scope.name(value)], name)
         self.made.append(self.scope.declared(name, value.type, axes))
 
-    def turned(self, value: Value) -> Value:
+    def turned(self, value: OnnxValue) -> OnnxValue:
         """A sequence with batch and time swapped, if the model's layout is batch first."""
         if self.layout == "TN":
             return value

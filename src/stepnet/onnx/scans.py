@@ -22,7 +22,7 @@ from stepnet.importers.placed import Placed, constant
 from stepnet.importers.recurrent import padded_ends
 from stepnet.importers.sizes import STEPS, Size
 from stepnet.model.recurrence import RNN
-from stepnet.onnx.call import Call
+from stepnet.onnx.call import OnnxCall
 
 OLD = 9
 """The opset since which a Scan has no separate batch axis."""
@@ -52,7 +52,7 @@ class Body(Protocol):
 
 
 @dataclass(frozen=True)
-class Steps:
+class BodyStep:
     """A body as a step function.
 
     body: the body.
@@ -102,7 +102,7 @@ class Steps:
         return tuple(values[count:]), tuple(values[:count])
 
 
-def scan(call: Call) -> list[Placed]:
+def scan(call: OnnxCall) -> list[Placed]:
     """The final states of a Scan, and its outputs at each step."""
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
@@ -130,7 +130,7 @@ def scan(call: Call) -> list[Placed]:
     return [*last_states(call, final, reverse), *outputs]
 
 
-def last_states(call: Call, states: Sequence[Placed], reverse: bool) -> list[Placed]:
+def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list[Placed]:
     """The final states of a recurrence over all steps of a padded array, of which the padding keeps some
     unchanged.
 
@@ -144,7 +144,7 @@ def last_states(call: Call, states: Sequence[Placed], reverse: bool) -> list[Pla
     return [state if kept else end for state, end, kept in zip(final, ends, is_kept, strict=True)]
 
 
-def is_reverse(call: Call, name: str, states: int) -> bool:
+def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
     """Whether a Scan runs backwards.
 
     name: the attribute with the directions of the inputs. The directions of outputs default to 0, as in a
@@ -157,7 +157,9 @@ def is_reverse(call: Call, name: str, states: int) -> bool:
     return ways == {1}
 
 
-def old_scan(call: Call, states: Sequence[Placed | None], scanned: Sequence[Placed | None]) -> list[Placed]:
+def old_scan(
+    call: OnnxCall, states: Sequence[Placed | None], scanned: Sequence[Placed | None]
+) -> list[Placed]:
     """A Scan of opset 8: all values have the batch as their first axis, which its body does not see."""
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
@@ -218,7 +220,7 @@ def recurrence(
     begins = [as_rows(first, state) for state in states]
     owner = object()
     kept = tuple(Kept(owner, place, value.type.dtype) for place, value in enumerate(begins))
-    step = Steps(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [], kept)
+    step = BodyStep(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [], kept)
     memory = tuple(Spec(value.type.shape, value.type.dtype) for value in begins)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(
         tuple(value.value for value in inputs if isinstance(value.value, Traced)),
@@ -248,7 +250,7 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 # ---- loops -------------------------------------------------------------------------------------------------
 
 
-def loop(call: Call) -> list[Placed]:
+def loop(call: OnnxCall) -> list[Placed]:
     """The final states of a Loop over the steps of a sequence, and its outputs at each step."""
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST, STEPS, Extent, Type
 from stepnet.errors import ModelError
-from stepnet.files.onnx.drawing import Drawing
+from stepnet.files.onnx.drawing import GraphBuilder
 from stepnet.files.onnx.tensor import Proto
 
 Array = np.ndarray
@@ -25,7 +25,7 @@ TIME, BATCH = 0, 1
 
 
 @dataclass(frozen=True)
-class Value:
+class OnnxValue:
     """A value of a net in ONNX.
 
     type: its type in the net.
@@ -38,7 +38,7 @@ class Value:
     array: Array | None = None
 
     @classmethod
-    def of(cls, array: Any, dtype: str | None = None) -> "Value":
+    def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
         """A constant."""
         made = np.asarray(array, dtype)
         return cls(Type(CONST, made.shape, made.dtype.name), array=made)
@@ -67,7 +67,7 @@ class Scope:
     frames: the name of a value [time, batch, ...]. lengths: the name of the sequences' lengths, "" for none.
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: GraphBuilder) -> None:
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.taken = set[str]()
@@ -85,30 +85,30 @@ class Scope:
         self.taken.add(candidate)
         return candidate
 
-    def node(self, op: str, *inputs: "Value | str | Array", **attributes: Any) -> str:
+    def node(self, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
         """Adds a node with one output; returns its name. An array among the inputs becomes a constant."""
         names = [self.name(value) for value in inputs]
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
-    def apply(self, op: str, type_: Type, *inputs: "Value | str | Array", **attributes: Any) -> Value:
+    def apply(self, op: str, type_: Type, *inputs: "OnnxValue | str | Array", **attributes: Any) -> OnnxValue:
         """Adds a node; returns its output as a value of a type."""
-        return Value(type_, self.node(op, *inputs, **attributes))
+        return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
-    def name(self, value: "Value | str | Array") -> str:
+    def name(self, value: "OnnxValue | str | Array") -> str:
         """The name of a value. A constant becomes an initializer at its first use."""
         if isinstance(value, str):
             return value
-        if isinstance(value, Value) and value.array is None:
+        if isinstance(value, OnnxValue) and value.array is None:
             return value.name
-        if isinstance(value, Value) and value.type.extent != CONST:
+        if isinstance(value, OnnxValue) and value.type.extent != CONST:
             return self.repeated(value)
-        array = value.known if isinstance(value, Value) else value
+        array = value.known if isinstance(value, OnnxValue) else value
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._shared:
             self._shared[key] = self.drawing.constant(self.fresh("constant"), array)
         return self._shared[key]
 
-    def repeated(self, value: Value) -> str:
+    def repeated(self, value: OnnxValue) -> str:
         """The name of a value that is the same for every sequence or step."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
@@ -143,7 +143,7 @@ class Scope:
 
     # ---- numbers of the batch
 
-    def shared(self, what: Any, op: str, *inputs: "Value | str | Array", **attributes: Any) -> str:
+    def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
         """A value of the model with several readers; its node is added once.
 
         what: the key of the value.
@@ -198,11 +198,11 @@ class Scope:
 
     # ---- values
 
-    def masked(self, value: Value, what: str, other: Any = 0) -> Value:
+    def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
         """A value where a mask is true, and a number elsewhere."""
-        return self.chosen(self.mask(what, value.rank), value, Value.of(other, value.type.dtype))
+        return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
-    def chosen(self, condition: "Value | str", value: Value, other: Value) -> Value:
+    def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
         """A value where a condition is true, and another one elsewhere. They are of one dtype."""
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
@@ -211,16 +211,16 @@ class Scope:
             return self.typed(self.chosen(condition, *numbers), dtype)
         return self.apply("Where", value.type, condition, value, other)
 
-    def typed(self, value: Value, dtype: str) -> Value:
+    def typed(self, value: OnnxValue, dtype: str) -> OnnxValue:
         """A value in a dtype."""
         type_ = replace(value.type, dtype=dtype)
         if value.type.dtype == dtype:
             return value
         if value.array is not None:
-            return Value(type_, array=value.array.astype(dtype))
+            return OnnxValue(type_, array=value.array.astype(dtype))
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
-    def with_rank(self, value: Value, rank: int) -> Value:
+    def with_rank(self, value: OnnxValue, rank: int) -> OnnxValue:
         """A value with leading axes of length 1 added, up to `rank` axes of features. Constants broadcast
         without.
         """
@@ -229,25 +229,25 @@ class Scope:
             return value
         type_ = replace(value.type, shape=(1,) * ones + value.type.shape)
         if value.array is not None:
-            return Value(type_, array=value.array.reshape(type_.shape))
+            return OnnxValue(type_, array=value.array.reshape(type_.shape))
         return self.apply("Unsqueeze", type_, value, value.lead + np.arange(ones))
 
-    def shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+    def shaped(self, value: OnnxValue, shape: tuple[int, ...]) -> OnnxValue:
         """A value with features in another shape."""
         if value.type.shape == shape:
             return value
         type_ = replace(value.type, shape=shape)
         if value.array is not None:
-            return Value(type_, array=value.array.reshape(shape))
+            return OnnxValue(type_, array=value.array.reshape(shape))
         if 0 in shape or 0 in value.type.shape:
             raise ModelError("it has an axis of features of length 0")
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
-    def expanded(self, value: Value, extent: Extent) -> Value:
+    def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
         """A value repeated for each entry of a deeper extent."""
         type_ = value.type.at(extent)
         if value.array is not None:
-            return Value(type_, array=value.array)
+            return OnnxValue(type_, array=value.array)
         repeated = self.apply("Unsqueeze", type_, value, np.array([0]))
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import shown
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import Operation
+from stepnet.files.paddle.program import PaddleOperation
 from stepnet.importers.placed import Placed
 
 KINDS: Mapping[type, tuple[Any, str]] = {
@@ -36,7 +36,7 @@ class PaddleCall:
     padded: whether the program has an input of lengths, so that sequences are padded.
     """
 
-    operation: Operation
+    operation: PaddleOperation
     operands: Mapping[str, tuple[Placed, ...]]
     padded: bool
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepnet.errors import FileError, ModelError
 from stepnet.files.paddle import parameters, pir, protobuf
-from stepnet.files.paddle.program import Array, Program, Variable
+from stepnet.files.paddle.program import Array, PaddleProgram, Variable
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
 from stepnet.importers.axes import FEATURE
@@ -86,7 +86,7 @@ def program_path(path: Path) -> Path:
     )
 
 
-def read(source: Path) -> tuple[Program, dict[str, Array]]:
+def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
     """A program and its parameters by name."""
     with naming(source):
         data = source.read_bytes()
@@ -110,7 +110,7 @@ def naming(path: Path) -> Generator[None]:
         raise FileError(f"{path}: {error}") from error
 
 
-def check_supported(program: Program) -> None:
+def check_supported(program: PaddleProgram) -> None:
     """Raises `ModelError` if the outputs depend on operators without a rule; it names them and their
     positions.
     """
@@ -126,7 +126,7 @@ def check_supported(program: Program) -> None:
         )
 
 
-def ways(program: Program, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """All combinations of axes that the inputs may have, the most likely first."""
     lengths = {
         name for operation in program.operations for name in operation.inputs.get("SequenceLength", ())
@@ -143,7 +143,7 @@ def ways(program: Program, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]
     )
 
 
-def possible(variable: Variable, program: Program) -> list[str]:
+def possible(variable: Variable, program: PaddleProgram) -> list[str]:
     """The axes that an input may have."""
     if variable.levels > 1:
         raise ModelError(

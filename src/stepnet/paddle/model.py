@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
-from stepnet.files.paddle.program import Operation, Program
+from stepnet.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.importers.axes import AxesError
 from stepnet.importers.placed import Placed, check_apart, constant
 from stepnet.model.graph.array_model import ArrayModel
@@ -21,7 +21,7 @@ Array = np.ndarray
 class PaddleModel(ArrayModel):
     """A program with its parameters, and its inputs with their axes."""
 
-    program: Program
+    program: PaddleProgram
     parameters: Mapping[str, Array]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
@@ -44,7 +44,7 @@ class PaddleModel(ArrayModel):
             )
         return env[name]
 
-    def results(self, operation: Operation, env: Mapping[str, Placed]) -> dict[str, Placed]:
+    def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
         """The results of an operation, by name. Errors name the operation."""
         try:
             operands = {
@@ -78,9 +78,9 @@ def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 
-def needed(program: Program) -> list[Operation]:
+def needed(program: PaddleProgram) -> list[PaddleOperation]:
     """The operations on which the outputs depend, in order. A later operation may redefine a name."""
-    required, operations = set(program.outputs.values()), list[Operation]()
+    required, operations = set(program.outputs.values()), list[PaddleOperation]()
     for operation in reversed(program.operations):
         if required & names(operation.outputs):
             operations.append(operation)

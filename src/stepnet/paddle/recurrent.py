@@ -19,8 +19,8 @@ from stepnet.importers.recurrent import (
     GATES,
     SLOTS,
     Activation,
-    CellStep,
-    Layer,
+    PlacedCellStep,
+    PlacedLayer,
     rows_of,
     run_layer,
     weight_shapes,
@@ -102,8 +102,8 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     expected = weight_shapes(mode.cell, directions, hidden)
     if problem := wrong_shape(arrays, expected, f"{directions} x {hidden} units"):
         raise ModelError(problem)
-    step = CellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
-    layer = Layer(arrays, (step,) * directions, (False, True)[:directions])
+    step = PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
+    layer = PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
     outputs, *memories = run_layer(layer, x, begins, call.optional("SequenceLength"), padded=call.padded)
     return [outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_"), *memories]
 

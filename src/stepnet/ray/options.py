@@ -67,11 +67,11 @@ def check_accepted(passed: Mapping[str, Any]) -> None:
                 )
     try:
         if passed:
-            remote(**passed)(Worker)
+            remote(**passed)(OptionCheck)
     except (TypeError, ValueError) as error:
         text = ", ".join(f"{name}={shown(value)}" for name, value in passed.items())
         raise InputError(f"Ray does not take {text}: {error}") from error
 
 
-class Worker:
+class OptionCheck:
     """A class for Ray to check options with; it is never started."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stepnet.arrow.predictor import MEMORY, Predictor
-from stepnet.arrow.runnable import Compiled
+from stepnet.arrow.runnable import CompiledModel
 from stepnet.compiler.values.arguments import kind
 from stepnet.errors import InputError
 from stepnet.model.program import Asked
@@ -116,4 +116,4 @@ def check(predictor: Predictor, dataset: Any) -> None:
     if isinstance(types, pyarrow_module().Schema):
         predictor.select(types)
     elif spec is not None:
-        Compiled.of(predictor.runnable, spec)
+        CompiledModel.of(predictor.runnable, spec)

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from stepnet.arrow.blocks import Batch
+from stepnet.arrow.blocks import NumberedBatch
 from stepnet.arrow.predictor import Predictor
 from stepnet.compiler.targets.threads import set_threads, threads
 from stepnet.errors import StepnetError
@@ -64,9 +64,9 @@ class ModelWorker:
             raise WorkerError(str(error)) from None
 
 
-def batches_of(table: Any) -> Iterator[Batch]:
+def batches_of(table: Any) -> Iterator[NumberedBatch]:
     """Yields the record batches of a block, each with the number of its first row for messages."""
     first = 0
     for records in table.to_batches():
-        yield Batch(f"a block of {table.num_rows} rows", first, records)
+        yield NumberedBatch(f"a block of {table.num_rows} rows", first, records)
         first += records.num_rows

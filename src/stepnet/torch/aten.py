@@ -18,29 +18,29 @@ from stepnet.importers import reductions
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.torch import axis_rules, module_sequences, over_steps, places, rules
 from stepnet.torch.replay import Rule
-from stepnet.torch.rows import Row
-from stepnet.torch.rules import Result, as_bool, to
+from stepnet.torch.rows import AtenOperation
+from stepnet.torch.rules import InferredResult, as_bool, to
 
 Function = Callable[..., Any]
 
 
-def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
+def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
     """Makes the row of an operation that `function` computes after all operands are cast to the result's
     dtype.
     """
 
-    def rule(result: Result, *values: Any, **options: Any) -> Any:
+    def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
         return function(*to(result.dtype, values), **options)
 
-    return Row(rule, folded, steps)
+    return AtenOperation(rule, folded, steps)
 
 
-def pointwise(function: Function) -> Row:
+def pointwise(function: Function) -> AtenOperation:
     """Makes the row of an elementwise operation whose operands are first cast to the dtype of the result."""
     return promoted(function, folded=True)
 
 
-def elementwise(operator: str) -> Row:
+def elementwise(operator: str) -> AtenOperation:
     """Makes the row of an elementwise operator whose operands are first cast to the dtype of the result.
 
     operator: its name in the table of elementwise operators, as for the functions below.
@@ -48,49 +48,49 @@ def elementwise(operator: str) -> Row:
     return pointwise(OPERATORS[operator].function)
 
 
-def compared(operator: str) -> Row:
+def compared(operator: str) -> AtenOperation:
     """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
 
-    def rule(result: Result, *values: Any) -> Any:
+    def rule(result: InferredResult, *values: Any) -> Any:
         return OPERATORS[operator].function(*to(result.common, values))
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
-def of_bits(operator: str) -> Row:
+def of_bits(operator: str) -> AtenOperation:
     """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
 
-    def rule(result: Result, *values: Any) -> Any:
+    def rule(result: InferredResult, *values: Any) -> Any:
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
         return OPERATORS[operator].function(*values)
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
-def truths(operator: str) -> Row:
+def truths(operator: str) -> AtenOperation:
     """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
     zero.
     """
 
-    def rule(_: Result, *values: Any) -> Any:
+    def rule(_: InferredResult, *values: Any) -> Any:
         return OPERATORS[operator].function(*map(as_bool, values))
 
-    return Row(rule, folded=True)
+    return AtenOperation(rule, folded=True)
 
 
 def plain(
     function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
-) -> Row:
+) -> AtenOperation:
     """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
 
-    def rule(_: Result, *values: Any, **options: Any) -> Any:
+    def rule(_: InferredResult, *values: Any, **options: Any) -> Any:
         return function(*values, **options)
 
-    return Row(rule, folded, steps, on_axes)
+    return AtenOperation(rule, folded, steps, on_axes)
 
 
-ATEN: Mapping[str, Row] = {
+ATEN: Mapping[str, AtenOperation] = {
     # pointwise
     "add.Tensor": pointwise(rules.add),
     "add.Scalar": pointwise(rules.add),
@@ -138,7 +138,7 @@ ATEN: Mapping[str, Row] = {
     "maximum.default": elementwise("maximum"),
     "clamp.default": pointwise(rules.clamp),
     "clamp.Tensor": pointwise(rules.clamp),
-    "where.self": Row(rules.chosen, True),
+    "where.self": AtenOperation(rules.chosen, True),
     "eq.Tensor": compared("equal"),
     "eq.Scalar": compared("equal"),
     "ne.Tensor": compared("not_equal"),
@@ -164,8 +164,8 @@ ATEN: Mapping[str, Row] = {
     "bitwise_xor.Tensor": of_bits("logical_xor"),
     "bitwise_xor.Scalar": of_bits("logical_xor"),
     "bitwise_not.default": of_bits("logical_not"),
-    "_to_copy.default": Row(rules.cast, True, on_axes=axis_rules.kept),
-    "copy.default": Row(places.copied),
+    "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.kept),
+    "copy.default": AtenOperation(places.copied),
     "clone.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
     "detach.default": plain(rules.detached, folded=True),
     "alias.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
@@ -189,48 +189,48 @@ ATEN: Mapping[str, Row] = {
     "slice_scatter.default": plain(places.slice_replaced, on_axes=axis_rules.replaced),
     # at integers
     "embedding.default": plain(places.embedded),
-    "index.Tensor": Row(places.indexed, on_axes=axis_rules.indexed),
-    "index_select.default": Row(places.picked, on_axes=axis_rules.picked),
-    "gather.default": Row(places.gathered, on_axes=axis_rules.gathered),
+    "index.Tensor": AtenOperation(places.indexed, on_axes=axis_rules.indexed),
+    "index_select.default": AtenOperation(places.picked, on_axes=axis_rules.picked),
+    "gather.default": AtenOperation(places.gathered, on_axes=axis_rules.gathered),
     # new values
-    "empty.memory_format": Row(places.undefined),
-    "empty_permuted.default": Row(places.undefined),
-    "full.default": Row(places.filled),
-    "full_like.default": Row(places.filled),
-    "scalar_tensor.default": Row(places.number),
-    "eye.default": Row(places.identity),
-    "eye.m": Row(places.identity),
-    "arange.start_step": Row(places.counted, on_axes=axis_rules.counted),
+    "empty.memory_format": AtenOperation(places.undefined),
+    "empty_permuted.default": AtenOperation(places.undefined),
+    "full.default": AtenOperation(places.filled),
+    "full_like.default": AtenOperation(places.filled),
+    "scalar_tensor.default": AtenOperation(places.number),
+    "eye.default": AtenOperation(places.identity),
+    "eye.m": AtenOperation(places.identity),
+    "arange.start_step": AtenOperation(places.counted, on_axes=axis_rules.counted),
     # axes
-    "view.default": Row(on_axes=axis_rules.viewed),
-    "_unsafe_view.default": Row(on_axes=axis_rules.viewed),
-    "unsqueeze.default": Row(on_axes=axis_rules.viewed),
-    "squeeze.dims": Row(on_axes=axis_rules.viewed),
-    "permute.default": Row(on_axes=axis_rules.permuted),
-    "expand.default": Row(on_axes=axis_rules.expanded),
-    "repeat.default": Row(on_axes=axis_rules.repeated),
-    "cat.default": Row(on_axes=axis_rules.joined),
-    "sum.dim_IntList": Row(on_axes=axis_rules.reduced("sum")),
-    "mean.default": Row(on_axes=axis_rules.reduced("mean")),
-    "mean.dim": Row(on_axes=axis_rules.reduced("mean")),
-    "amax.default": Row(on_axes=axis_rules.reduced("max")),
-    "max.default": Row(on_axes=axis_rules.reduced("max")),
-    "amin.default": Row(on_axes=axis_rules.reduced("min")),
-    "min.default": Row(on_axes=axis_rules.reduced("min")),
-    "any.default": Row(on_axes=axis_rules.any_true),
-    "any.dim": Row(on_axes=axis_rules.any_true),
-    "any.dims": Row(on_axes=axis_rules.any_true),
-    "cumsum.default": Row(on_axes=axis_rules.along(reductions.cumulate)),
-    "_softmax.default": Row(on_axes=axis_rules.along(reductions.softmax)),
-    "_log_softmax.default": Row(on_axes=axis_rules.along(reductions.log_softmax)),
-    "scatter.src": Row(on_axes=module_sequences.scattered),
-    "mm.default": Row(on_axes=axis_rules.multiplied),
-    "mv.default": Row(on_axes=axis_rules.multiplied),
-    "bmm.default": Row(on_axes=axis_rules.multiplied),
-    "addmm.default": Row(on_axes=axis_rules.scaled_sum),
-    "stepnet.layer.default": Row(on_axes=module_sequences.layer),
-    "stepnet.packed.default": Row(on_axes=module_sequences.packed),
-    "stepnet.padded.default": Row(on_axes=module_sequences.padded),
-    "stepnet.sorted.default": Row(on_axes=module_sequences.sorted_rows),
+    "view.default": AtenOperation(on_axes=axis_rules.viewed),
+    "_unsafe_view.default": AtenOperation(on_axes=axis_rules.viewed),
+    "unsqueeze.default": AtenOperation(on_axes=axis_rules.viewed),
+    "squeeze.dims": AtenOperation(on_axes=axis_rules.viewed),
+    "permute.default": AtenOperation(on_axes=axis_rules.permuted),
+    "expand.default": AtenOperation(on_axes=axis_rules.expanded),
+    "repeat.default": AtenOperation(on_axes=axis_rules.repeated),
+    "cat.default": AtenOperation(on_axes=axis_rules.joined),
+    "sum.dim_IntList": AtenOperation(on_axes=axis_rules.reduced("sum")),
+    "mean.default": AtenOperation(on_axes=axis_rules.reduced("mean")),
+    "mean.dim": AtenOperation(on_axes=axis_rules.reduced("mean")),
+    "amax.default": AtenOperation(on_axes=axis_rules.reduced("max")),
+    "max.default": AtenOperation(on_axes=axis_rules.reduced("max")),
+    "amin.default": AtenOperation(on_axes=axis_rules.reduced("min")),
+    "min.default": AtenOperation(on_axes=axis_rules.reduced("min")),
+    "any.default": AtenOperation(on_axes=axis_rules.any_true),
+    "any.dim": AtenOperation(on_axes=axis_rules.any_true),
+    "any.dims": AtenOperation(on_axes=axis_rules.any_true),
+    "cumsum.default": AtenOperation(on_axes=axis_rules.along(reductions.cumulate)),
+    "_softmax.default": AtenOperation(on_axes=axis_rules.along(reductions.softmax)),
+    "_log_softmax.default": AtenOperation(on_axes=axis_rules.along(reductions.log_softmax)),
+    "scatter.src": AtenOperation(on_axes=module_sequences.scattered),
+    "mm.default": AtenOperation(on_axes=axis_rules.multiplied),
+    "mv.default": AtenOperation(on_axes=axis_rules.multiplied),
+    "bmm.default": AtenOperation(on_axes=axis_rules.multiplied),
+    "addmm.default": AtenOperation(on_axes=axis_rules.scaled_sum),
+    "stepnet.layer.default": AtenOperation(on_axes=module_sequences.layer),
+    "stepnet.packed.default": AtenOperation(on_axes=module_sequences.packed),
+    "stepnet.padded.default": AtenOperation(on_axes=module_sequences.padded),
+    "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
 """The row of each operation, by name."""

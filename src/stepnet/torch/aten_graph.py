@@ -42,7 +42,7 @@ TRUTHS = [
 ]
 """PyTorch's methods that Python calls to read the value of a symbol, or of a comparison with one."""
 SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
-"""The files whose frames lie between these methods and `Counted.evaluate_expr` on the stack."""
+"""The files whose frames lie between these methods and `StrictShapeEnv.evaluate_expr` on the stack."""
 
 DRAWN = (torch.nn.functional.gumbel_softmax, torch.Tensor.exponential_)
 """Functions that draw random numbers and that PyTorch cannot trace with symbolic sizes."""
@@ -76,7 +76,7 @@ UNKNOWN = {
 """For each symbol, why a step or model may not depend on its value, and the remedy: the end of a message."""
 
 
-class Counted(shapes.ShapeEnv):
+class StrictShapeEnv(shapes.ShapeEnv):
     """PyTorch's shape environment, in which nothing may depend on the number of rows or steps, so that one
     graph holds for all numbers of them.
     """
@@ -125,7 +125,7 @@ def asked_by_user() -> bool:
     return asked and is_users(frame.f_code)
 
 
-class Held(dispatch.TorchDispatchMode):
+class UnchangedTensors(dispatch.TorchDispatchMode):
     """Context in which a step that changes a tensor it closes over in place is refused."""
 
     def __torch_dispatch__(
@@ -145,7 +145,7 @@ class Held(dispatch.TorchDispatchMode):
 
 
 @dataclass(frozen=True)
-class Argument:
+class TensorArgument:
     """Argument of a function that is traced: its name, dtype and sizes.
 
     sizes: integers, or names of symbols ("rows", "steps") for unknown numbers. is_parameter: whether the
@@ -158,7 +158,7 @@ class Argument:
     is_parameter: bool
 
     @classmethod
-    def of(cls, name: str, type_: Type) -> "Argument":
+    def of(cls, name: str, type_: Type) -> "TensorArgument":
         """Makes the argument for a value of a step from its type; raises `StepError` for inner sequences."""
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
@@ -167,7 +167,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Graph:
+class AtenGraph:
     """Traced function: a `torch.fx.GraphModule`, and the names of the symbols that occur in its sizes."""
 
     module: Any
@@ -192,10 +192,10 @@ class Graph:
 
 def graph_of(
     function: Callable[..., Any],
-    arguments: Sequence[Argument],
+    arguments: Sequence[TensorArgument],
     replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
     line: Callable[[], str] = line_of_call,
-) -> Graph:
+) -> AtenGraph:
     """Traces function(*tensors) to a graph of ATen operations.
 
     arguments: the names, sizes and dtypes of the tensors.
@@ -205,7 +205,7 @@ def graph_of(
     Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
     for one that changes parameters.
     """
-    environment = Counted()
+    environment = StrictShapeEnv()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # each graph has symbols of its own: to fill it takes longer than it saves
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
@@ -215,7 +215,7 @@ def graph_of(
         """Calls the function, and raises `StepError` if it changed a parameter in place."""
         token = TRACES.set(True)
         try:
-            with Rewritten({**replaced, **RANDOM}, line), Held():
+            with Rewritten({**replaced, **RANDOM}, line), UnchangedTensors():
                 output = function(*tensors)
         finally:
             TRACES.reset(token)
@@ -237,7 +237,7 @@ def graph_of(
             module = made(*tensors)
     merge_permutes(module.graph)
     module.graph.eliminate_dead_code()
-    return Graph(module, environment.names)
+    return AtenGraph(module, environment.names)
 
 
 @cache

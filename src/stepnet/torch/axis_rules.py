@@ -1,7 +1,7 @@
 """Rules for ATen operations on axes, by the operators of `importers`; see `rows.Row`.
 
-A rule receives a `Call`, and passes its arguments on in one form. Some rules return None for an operation
-that concerns no sequences or steps: it is left to the rule on features in the operation's row.
+A rule receives a `ReplayedNode`, and passes its arguments on in one form. Some rules return None for an
+operation that concerns no sequences or steps: it is left to the rule on features in the operation's row.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,14 @@ from stepnet.importers.values import deepest, first_feature
 from stepnet.torch import rules
 from stepnet.torch.module_sequences import ordered, source_of
 from stepnet.torch.places import times
-from stepnet.torch.replay import Call, Order, Rule, is_size, torch_name
+from stepnet.torch.replay import ReplayedNode, Rule, SequenceOrder, is_size, torch_name
 from stepnet.torch.rows import aligned, at_extent, dims_of
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
 
 
-def operand(call: Call) -> Placed:
+def operand(call: ReplayedNode) -> Placed:
     """Returns the call's only operand, cast to the dtype that PyTorch infers for the result."""
     (x,) = call.operands
     return x.with_value(x.value.astype(torch_name(call.tensors[0])))
@@ -49,25 +49,25 @@ def operand(call: Call) -> Placed:
 # ---- axes --------------------------------------------------------------------------------------------------
 
 
-def viewed(call: Call) -> Placed:
+def viewed(call: ReplayedNode) -> Placed:
     """Computes view and reshape: the same numbers in the same order, with other axes."""
     (x,) = call.operands
     return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
 
 
-def permuted(call: Call) -> Placed:
+def permuted(call: ReplayedNode) -> Placed:
     """Computes permute: the axes in another order."""
     (x,) = call.operands
     return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
-def expanded(call: Call) -> Placed:
+def expanded(call: ReplayedNode) -> Placed:
     """Computes expand: repeats axes of size one."""
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
-def repeated(call: Call) -> Placed:
+def repeated(call: ReplayedNode) -> Placed:
     """Computes repeat: features several times side by side, and axes of size one repeated."""
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
@@ -83,7 +83,7 @@ def repeated(call: Call) -> Placed:
     return Placed(value, axes)
 
 
-def joined(call: Call) -> Placed:
+def joined(call: ReplayedNode) -> Placed:
     """Computes cat: tensors side by side along an axis."""
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
@@ -97,14 +97,14 @@ def joined(call: Call) -> Placed:
 def reduced(how: str) -> Rule:
     """Makes the rule of a reduction over axes. how: "sum", "max" or another name that `reduce` has."""
 
-    def rule(call: Call) -> Placed:
+    def rule(call: ReplayedNode) -> Placed:
         x = operand(call)
         return reduce(x, dims_of(x, call.arguments.get("dim")), how, bool(call.arguments.get("keepdim")))
 
     return rule
 
 
-def any_true(call: Call) -> Placed:
+def any_true(call: ReplayedNode) -> Placed:
     """Computes any: whether any number along the axes is not zero."""
     (x,) = call.operands
     x = x.with_value(rules.as_bool(x.value))
@@ -114,7 +114,7 @@ def any_true(call: Call) -> Placed:
 def along(function: Callable[[Placed, int], Placed]) -> Rule:
     """Makes the rule of an operator that takes a value and one axis."""
 
-    def rule(call: Call) -> Placed:
+    def rule(call: ReplayedNode) -> Placed:
         x = operand(call)
         return function(x, x.axis(call.arguments["dim"]))
 
@@ -124,13 +124,13 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 # ---- steps and sequences that are picked -------------------------------------------------------------------
 
 
-def selected(call: Call) -> Any:
+def selected(call: ReplayedNode) -> Any:
     """Computes select: one number of a feature axis, or the first or last step of each sequence."""
     (x,), dim = call.operands, int(call.arguments["dim"])
     return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
 
 
-def sliced(call: Call) -> Any:
+def sliced(call: ReplayedNode) -> Any:
     """Computes slice: part of a feature axis, all sequences, all steps, or the first or last step."""
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
@@ -141,7 +141,7 @@ def sliced(call: Call) -> Any:
     return ended(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
 
-def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
+def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     """Takes the first or last step of each sequence; refuses other steps, as lengths differ.
 
     index: the requested step. keep: whether an axis of size one takes the place of the steps.
@@ -155,7 +155,7 @@ def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     return step_at(x, dim % len(x.axes), how, keep)
 
 
-def is_last(call: Call, index: Any) -> bool:
+def is_last(call: ReplayedNode, index: Any) -> bool:
     """Tells whether integers are the lengths minus one: the indices of the last steps."""
     if not isinstance(index, Placed):
         return False
@@ -171,26 +171,26 @@ def is_last(call: Call, index: Any) -> bool:
     return count is lengths and bool(literal == (1 if node.operation == "subtract" else -1))
 
 
-def indexed(call: Call) -> Any:
+def indexed(call: ReplayedNode) -> Any:
     """Computes index: sequences in another order, the last steps, or features at constant indices."""
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
-    if len(used) == 1 and isinstance(order := next(iter(used.values())), Order):
+    if len(used) == 1 and isinstance(order := next(iter(used.values())), SequenceOrder):
         return ordered(x, next(iter(used)), order)
-    rows = [dim for dim, index in used.items() if index == Order()]
+    rows = [dim for dim, index in used.items() if index == SequenceOrder()]
     steps = [dim for dim, index in used.items() if is_last(call, index)]
     if len(used) == 2 and rows and steps and x.axes[rows[0]] == BATCH and x.axes[steps[0]] == TIME:
         return step_at(x, steps[0], "last", keep=False)
     return None
 
 
-def picked(call: Call) -> Any:
+def picked(call: ReplayedNode) -> Any:
     """Computes index_select: sequences in another order, or features at constant indices."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
-    return ordered(x, dim, index) if isinstance(index, Order) else None
+    return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
 
-def gathered(call: Call) -> Any:
+def gathered(call: ReplayedNode) -> Any:
     """Computes gather: the last steps, or features at computed indices."""
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
@@ -200,20 +200,20 @@ def gathered(call: Call) -> Any:
     return step_at(x, dim % len(x.axes), "last", keep=True)
 
 
-def replaced(call: Call) -> Any:
+def replaced(call: ReplayedNode) -> Any:
     """Computes slice_scatter: replaces part of a feature axis, or all sequences or steps."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
-def kept(call: Call) -> Any:
+def kept(call: ReplayedNode) -> Any:
     """Computes a copy or cast; an order of the sequences stays as it is, since it has no dtype."""
     x = call.arguments["self"]
-    return x if isinstance(x, Order) else None
+    return x if isinstance(x, SequenceOrder) else None
 
 
-def counted(call: Call) -> Any:
+def counted(call: ReplayedNode) -> Any:
     """Computes arange: the numbers of the steps or of the sequences, or a constant."""
     end_ = call.arguments["end"]
     if not is_size(end_):
@@ -222,7 +222,7 @@ def counted(call: Call) -> Any:
     if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
         raise refuse("steps and sequences are numbered from 0, one by one: torch.arange(x.size(1))")
     if axes == (BATCH,):
-        return Order()
+        return SequenceOrder()
     return step_numbers(call.replay.like, torch_name(call.tensors[0]))
 
 
@@ -237,7 +237,7 @@ def of_matrices(a: Placed, b: Placed) -> Placed:
     return product(a, b, rules.product)
 
 
-def multiplied(call: Call) -> Placed:
+def multiplied(call: ReplayedNode) -> Placed:
     """Computes matmul and mv: matrix times matrix, or matrix times vector."""
     a, b = call.operands
     if len(b.axes) > 1:
@@ -246,7 +246,7 @@ def multiplied(call: Call) -> Placed:
     return column.shaped(column.axes[:-1])
 
 
-def scaled_sum(call: Call) -> Placed:
+def scaled_sum(call: ReplayedNode) -> Placed:
     """Computes addmm and baddbmm: beta x + alpha a b, with a matrix product of a and b."""
     x, a, b = call.operands
     result = of_matrices(a, b)

@@ -28,14 +28,14 @@ from stepnet.torch.function import (
     wanted_of,
 )
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import Place
+from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
 
-class Runnable:
+class DifferentiableLayers:
     """Net of layers with both ways to run it: with gradients, or without them and bound to fixed parameters.
 
     The net's inputs are the sequences, memories, statics and parameters; its results are the outputs and the
@@ -53,7 +53,7 @@ class Runnable:
     def __call__(
         self,
         module: Any,
-        place: Place,
+        place: SequencePlaces,
         data: Any,
         memories: list[Any],
         parameters: list[Any],
@@ -69,7 +69,9 @@ class Runnable:
         if not transformed and not (
             torch.is_grad_enabled() and wanted_of([data, *memories, *still, *parameters])
         ):
-            return module.__dict__.setdefault(BOUND, Bound())(self, batch, data, memories, parameters, still)
+            return module.__dict__.setdefault(BOUND, BoundModule())(
+                self, batch, data, memories, parameters, still
+            )
         inputs = [
             data.flatten(0, place.lead - 1),
             *(memories or [None] * self.program.memories),
@@ -84,7 +86,7 @@ class Runnable:
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
-    def in_order(self, place: Place, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
+    def in_order(self, place: SequencePlaces, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
         """Runs the net on its inputs in the net's order, for PyTorch's operator, which has flat lists of
         tensors only.
 
@@ -103,13 +105,13 @@ class Runnable:
         outputs = len(self.program.levels)
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
-    def bound_to(self, parameters: list[Any]) -> "Bound":
+    def bound_to(self, parameters: list[Any]) -> "BoundModule":
         """Returns the bound program for calls without gradients, cached by the addresses of the
         parameters.
         """
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
-            keep(self.bounds, key, Bound())
+            keep(self.bounds, key, BoundModule())
         return self.bounds[key]
 
     def check(
@@ -135,19 +137,19 @@ class Parameters:
     bits: the parameters at the time when they were bound, as integers, to find changes.
     """
 
-    runnable: Runnable
+    runnable: DifferentiableLayers
     bits: list[Any]
     program: LayersProgram
     programs: Programs[LayersProgram]
 
     @classmethod
-    def of(cls, runnable: Runnable, tensors: list[Any]) -> "Parameters":
+    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "Parameters":
         """Copies the parameters and binds the program to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
-    def are(self, runnable: Runnable, tensors: list[Any]) -> bool:
+    def are(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
         """Tells whether a module's parameters still equal, bit by bit, those that the program is bound to."""
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
@@ -160,13 +162,13 @@ def bits_of(tensor: Any) -> Any:
     return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
 
 
-class Bound:
+class BoundModule:
     """Program that runs a module without gradients, bound to the module's latest parameters."""
 
     def __init__(self) -> None:
         self.latest: Parameters | None = None
 
-    def parameters(self, runnable: Runnable, tensors: list[Any]) -> Parameters:
+    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> Parameters:
         """Returns the bound parameters; binds them anew if the module's parameters have changed."""
         latest = self.latest
         if latest is None or not latest.are(runnable, tensors):
@@ -175,15 +177,15 @@ class Bound:
 
     def __call__(
         self,
-        runnable: Runnable,
+        runnable: DifferentiableLayers,
         batch: Batch,
         data: Any,
         states: list[Any],
         tensors: list[Any],
         statics: list[Any],
     ) -> list[Any]:
-        """Runs a `Runnable` without gradients, bound to `tensors` (the parameters), and returns its
-        results.
+        """Runs a `DifferentiableLayers` without gradients, bound to `tensors` (the parameters), and returns
+        its results.
         """
         bound = self.parameters(runnable, tensors)
         array, program, programs = array_of(data), bound.program, bound.programs

@@ -30,10 +30,10 @@ MOST_KEPT = 64
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CellSizes:
     """The sizes and settings that the net of a module depends on; projected: 0 for no projection.
 
-    >>> Sizes("LSTM", 3, 4, projected=2).shapes
+    >>> CellSizes("LSTM", 3, 4, projected=2).shapes
     {'weight_ih': (16, 3), 'weight_hh': (16, 2), 'bias_ih': (16,), 'bias_hh': (16,), 'weight_hr': (2, 4)}
     """
 
@@ -50,17 +50,17 @@ class Sizes:
     def key(self) -> str:
         """These sizes as text.
 
-        >>> Sizes("GRU", 3, 4, bias=False).key
+        >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'
         """
         numbers = f"{self.inputs} {self.hidden} {self.layers} {int(self.bias)} {int(self.bidirectional)}"
         return f"{self.mode} {numbers} {self.projected} {self.dtype}"
 
     @classmethod
-    def of_key(cls, key: str) -> "Sizes":
+    def of_key(cls, key: str) -> "CellSizes":
         """The sizes from a key.
 
-        >>> Sizes.of_key("GRU 3 4 1 0 0 0 float32") == Sizes("GRU", 3, 4, bias=False)
+        >>> CellSizes.of_key("GRU 3 4 1 0 0 0 float32") == CellSizes("GRU", 3, 4, bias=False)
         True
         """
         mode, *numbers, dtype = key.split()
@@ -92,7 +92,7 @@ class Sizes:
             if ours in known and (self.bias or ours not in "bd")
         }
 
-    def alone(self, layer: int) -> "Sizes":
+    def alone(self, layer: int) -> "CellSizes":
         """Returns the sizes of one layer of a module of several layers."""
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
@@ -133,7 +133,7 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
 
 
 @lru_cache(MOST_KEPT)
-def program_of(sizes: Sizes) -> LayersProgram:
+def program_of(sizes: CellSizes) -> LayersProgram:
     """Compiles layers of these sizes to a program.
 
     Its inputs are the sequences, h (and c) of each recurrence, and the parameters of each. Its results are

@@ -15,7 +15,7 @@ from stepnet.errors import StepError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
-from stepnet.torch.layers import Layer as Ours
+from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.module_sequences import NO_STEPS
@@ -31,7 +31,7 @@ library: Any = pytorch("torch.library")
 
 
 @dataclass(frozen=True)
-class Build:
+class LayerBuild:
     """Recipe for a recurrent layer of a traced module.
 
     layer: makes the layer from its parameters. memory: the structure of the layer's memory.
@@ -42,7 +42,7 @@ class Build:
 
 
 @dataclass
-class Layers:
+class TracedLayers:
     """Recurrent layers that were met while a module is traced.
 
     rows: the number of sequences, a symbol. builds: the recipe of each layer, by the number in its node.
@@ -50,14 +50,14 @@ class Layers:
     """
 
     rows: Any = None
-    builds: list[Build] = field(default_factory=list[Build])
+    builds: list[LayerBuild] = field(default_factory=list[LayerBuild])
     path: list[str] = field(default_factory=list[str])
 
     def line(self) -> str:
         """Returns the user's line in the current calls, and the module that it is in, for messages."""
         return line_of_call() + (f"\n  in module {self.path[-1]}" if self.path else "")
 
-    def node(self, build: Build, *operands: Any) -> list[Any]:
+    def node(self, build: LayerBuild, *operands: Any) -> list[Any]:
         """Adds a node for a recurrent layer to the graph that is traced, and returns its results."""
         self.builds.append(build)
         return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
@@ -128,7 +128,7 @@ class Standing:
     module: the recurrent layer. program: the program of a `Recurrence`; None for a layer of torch.nn.
     """
 
-    layers: Layers
+    layers: TracedLayers
     module: Any
     program: Any
 
@@ -150,7 +150,7 @@ class Standing:
         like = [data.new_empty(*data.shape[:-1], sizes.output * sizes.directions)]
         like += [data.new_empty(self.layers.rows, size) for _ in range(count) for size in kinds]
         time = NO_STEPS if packed else 1 if module.batch_first else 0
-        build = Build(sizes.of, memory_of(sizes.recurrences))
+        build = LayerBuild(sizes.of, memory_of(sizes.recurrences))
         outputs, *last = self.layers.node(build, time, data, states, [], weights, like)
         final = [torch.stack(last[kind :: len(kinds)]) for kind in range(len(kinds))]
         final = final if back is None else [state.index_select(1, back) for state in final]
@@ -189,7 +189,7 @@ class Standing:
             return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
 
         time = 1 if module.batch_first else 0
-        build = Build(layer, module._example[1])
+        build = LayerBuild(layer, module._example[1])
         return self.layers.node(build, time, data, states, statics, list(tensors.values()), like)
 
 

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
-from stepnet.torch.cells import Sizes
+from stepnet.torch.cells import CellSizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import holds_theirs, makes_graph
-from stepnet.torch.sequences import PackedSequence, Place, Sequences, data_of
+from stepnet.torch.sequences import ModuleSequences, PackedSequence, SequencePlaces, data_of
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 
 
-class Layer:
+class LayerForward:
     """Base class that replaces the forward of a recurrent module of torch.nn; the module's class is the next
     base.
 
@@ -68,7 +68,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
     alone = plain and value.dim() == 2
     if alone:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
-    given = Sequences.of(value, module.batch_first)
+    given = ModuleSequences.of(value, module.batch_first)
     check(module, given, states)
     weights = [getattr(module, name) for name in module._flat_weights_names]
     data, *states = as_cast(weights[0].dtype, given.data, *states)
@@ -88,7 +88,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
 # ---- what is checked ---------------------------------------------------------------------------------------
 
 
-def check(module: Any, given: Sequences, states: list[Any]) -> None:
+def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for data and states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
     known = given.place.form != "packed" or not makes_graph()
@@ -106,7 +106,7 @@ def in_form(module: Any, states: list[Any]) -> Any:
 # ---- running it --------------------------------------------------------------------------------------------
 
 
-def zeros(module: Any, given: Sequences, data: Any) -> list[Any]:
+def zeros(module: Any, given: ModuleSequences, data: Any) -> list[Any]:
     """Makes the initial states, zeros, of a module that was called without states."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
@@ -115,7 +115,7 @@ def zeros(module: Any, given: Sequences, data: Any) -> list[Any]:
 
 
 def run_layers(
-    module: Any, tensors: list[Any], data: Any, place: Place, states: list[Any]
+    module: Any, tensors: list[Any], data: Any, place: SequencePlaces, states: list[Any]
 ) -> tuple[Any, list[Any]]:
     """Runs the layers; returns the outputs, laid out as `data`, and the last states.
 
@@ -126,7 +126,7 @@ def run_layers(
         return run_one(module, sizes, data, place, states, tensors)
     swapped = place.form == "batch"
     if swapped:  # PyTorch draws the numbers step by step
-        data, place = data.transpose(0, 1), Place("time")
+        data, place = data.transpose(0, 1), SequencePlaces("time")
     each = sizes.directions
     final: list[list[Any]] = []
     weights = len(tensors) // sizes.layers
@@ -141,9 +141,9 @@ def run_layers(
     return data.transpose(0, 1) if swapped else data, last
 
 
-def sizes_of(module: Any, dtype: Any) -> Sizes:
+def sizes_of(module: Any, dtype: Any) -> CellSizes:
     """Reads the sizes and settings of a module of torch.nn."""
-    return Sizes(
+    return CellSizes(
         module.mode,
         module.input_size,
         module.hidden_size,
@@ -156,7 +156,7 @@ def sizes_of(module: Any, dtype: Any) -> Sizes:
 
 
 def run_one(
-    module: Any, sizes: Sizes, data: Any, place: Place, states: list[Any], tensors: list[Any]
+    module: Any, sizes: CellSizes, data: Any, place: SequencePlaces, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
     """Runs layers without dropout as one net; returns the outputs and the last states."""
     kinds = 2 if sizes.mode == "LSTM" else 1
@@ -167,7 +167,7 @@ def run_one(
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 
-class GRU(Layer, torch.nn.GRU):
+class GRU(LayerForward, torch.nn.GRU):
     """`torch.nn.GRU`, run by stepnet: the same arguments, parameters, state_dict and results.
 
     Sequences are a tensor `[time, batch, features]`, with batch_first `[batch, time, features]`, or without a
@@ -203,7 +203,7 @@ class GRU(Layer, torch.nn.GRU):
     """
 
 
-class LSTM(Layer, torch.nn.LSTM):
+class LSTM(LayerForward, torch.nn.LSTM):
     """`torch.nn.LSTM`, run by stepnet, with projections (proj_size) too. See `GRU`.
 
     >>> import torch, stepnet.torch
@@ -213,7 +213,7 @@ class LSTM(Layer, torch.nn.LSTM):
     """
 
 
-class RNN(Layer, torch.nn.RNN):
+class RNN(LayerForward, torch.nn.RNN):
     """`torch.nn.RNN`, run by stepnet: tanh or, with nonlinearity="relu", relu. See `GRU`.
 
     >>> import torch, stepnet.torch

@@ -16,12 +16,12 @@ from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.model.graph.graph import Graph
 from stepnet.torch.aten import ATEN
-from stepnet.torch.aten_graph import Argument, graph_of
-from stepnet.torch.composite import FUNCTIONS, Layers
+from stepnet.torch.aten_graph import TensorArgument, graph_of
+from stepnet.torch.composite import FUNCTIONS, TracedLayers
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
-from stepnet.torch.replay import Replay, Unknown
+from stepnet.torch.replay import GraphReplay, NoValue
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
@@ -87,7 +87,7 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     if lengths is not None and lengths not in arguments:
         raise InputError(f"lengths= names an argument; those of the example are {', '.join(arguments)}")
     forms = {
-        name: Form.of(name, value, axes_of(model, axes, name, value), name == lengths)
+        name: ModuleArgument.of(name, value, axes_of(model, axes, name, value), name == lengths)
         for name, value in arguments.items()
     }
     check_sizes(arguments, forms)
@@ -95,7 +95,7 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     statics = alone({name: form.specs for name, form in forms.items() if form.kind == "static"})
     if not leaves(sequences):
         raise InputError("no argument of the example has steps, which axes= says with the letter T")
-    kind = Module if statics is None else ModuleWithStatics
+    kind = TracedModule if statics is None else ModuleWithStatics
     return Graph(kind(model, forms, modes_of(model)), parameters_of(model), inputs=sequences, statics=statics)
 
 
@@ -118,7 +118,7 @@ def alone(parts: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Form:
+class ModuleArgument:
     """Argument of a traced module, without its numbers.
 
     kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors. letters: one per
@@ -132,7 +132,7 @@ class Form:
     specs: Any
 
     @classmethod
-    def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "Form":
+    def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
         """Makes the form of an argument from its value in the example; raises `InputError` for wrong letters
         or axes.
         """
@@ -212,7 +212,7 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
     return "NT" if first != {False} else "TN"
 
 
-def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
+def check_sizes(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> None:
     """Raises `InputError` if arguments of the example have different numbers of sequences or of steps."""
     for letter, what in LETTERS.items():
         sizes = {
@@ -233,7 +233,7 @@ def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
 
 
 @dataclass(frozen=True)
-class Module:
+class TracedModule:
     """PyTorch module as the function that a `Graph` runs: it is traced, and its ATen graph replayed on a
     net's values.
 
@@ -242,7 +242,7 @@ class Module:
     """
 
     module: Any
-    forms: dict[str, Form]
+    forms: dict[str, ModuleArgument]
     modes: tuple[bool, ...]
     made: Latest = field(default_factory=Latest, compare=False)
     latest: Latest = field(default_factory=Latest, compare=False)
@@ -264,16 +264,16 @@ class Module:
         given = self.named("sequences", x) | self.named("static", statics)
         fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
         values = list[Placed | None]()
-        arguments = list[Argument]()
+        arguments = list[TensorArgument]()
         for name, form in fixed.items():
             for value in [None] if form.kind == "lengths" else leaves(given[name]):
                 shape, dtype = ((), "int64") if value is None else (value.type.shape, value.type.dtype)
-                arguments.append(Argument(name, form.sizes(shape), dtype, False))
+                arguments.append(TensorArgument(name, form.sizes(shape), dtype, False))
                 values.append(None if value is None else Placed(value, axes_in(arguments[-1].sizes)))
         for name, value in params.items():
-            arguments.append(Argument(name, value.type.shape, value.type.dtype, True))
+            arguments.append(TensorArgument(name, value.type.shape, value.type.dtype, True))
             values.append(Placed(value, axes_in(value.type.shape)))
-        layers, structure = Layers(), list[Any]()
+        layers, structure = TracedLayers(), list[Any]()
         rows = next(place for place, argument in enumerate(arguments) if SEQUENCES in argument.sizes)
 
         def flat(*tensors: Any) -> list[Any]:
@@ -291,7 +291,7 @@ class Module:
         with layers.standing_in(self.module):
             graph = graph_of(flat, arguments, FUNCTIONS, layers.line)
         with written_at(place):
-            results = Replay.of("model", graph, values, ATEN, layers.builds).results(place)
+            results = GraphReplay.of("model", graph, values, ATEN, layers.builds).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
 
     @property
@@ -314,7 +314,7 @@ class Module:
         names = [name for name, form in self.forms.items() if form.kind == kind]
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
-    def argument(self, form: Form, tensors: Any) -> Any:
+    def argument(self, form: ModuleArgument, tensors: Any) -> Any:
         """Builds one argument of the module; tensors come from the iterator `tensors`."""
         if form.kind == "fixed":
             return form.value
@@ -326,7 +326,7 @@ def modes_of(module: Any) -> tuple[bool, ...]:
     return tuple(member.training for member in module.modules())
 
 
-class ModuleWithStatics(Module):
+class ModuleWithStatics(TracedModule):
     """Traced module that also has arguments without steps, the statics."""
 
     def __call__(self, x: Any, params: Any, statics: Any) -> Any:  # type: ignore[override]
@@ -358,7 +358,7 @@ def result_of(result: Any) -> Traced:
     or joined with another axis.
     """
     if not isinstance(result, Placed):
-        what = result.what if isinstance(result, Unknown) else "the order of sequences in their batch"
+        what = result.what if isinstance(result, NoValue) else "the order of sequences in their batch"
         raise refuse(f"an output of the module is {what}, which a model does not know")
     rows = [axis for axis in result.axes if any(map(is_rows, axis))]
     if any(part != SEQUENCES for axis in rows for part in axis if is_rows(part)):

@@ -9,13 +9,13 @@ from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_
 from stepnet.importers.placed import Placed, beside
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
-from stepnet.torch.replay import Call, Order, Unknown
+from stepnet.torch.replay import NoValue, ReplayedNode, SequenceOrder
 
 NO_STEPS = -1
 """The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
 
 
-def layer(call: Call) -> list[Placed]:
+def layer(call: ReplayedNode) -> list[Placed]:
     """Computes the node of a recurrent layer: adds the layer to the net; returns outputs and last states."""
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
@@ -60,7 +60,7 @@ def source_of(value: Traced) -> int:
     return number
 
 
-def packed(call: Call) -> list[Any]:
+def packed(call: ReplayedNode) -> list[Any]:
     """Computes `packed`: removes the padding, which the net's sequences never have, and returns steps and
     counts.
     """
@@ -73,10 +73,10 @@ def packed(call: Call) -> list[Any]:
     if lengths.axes != ((rows,),):
         raise refuse(f"the order of the lengths, {text_of(lengths.axes)}, is not that of {text_of(axes)}")
     axis = (rows.replace(SEQUENCES, PACKED),)
-    return [Placed(x.value, (axis, *x.axes[2:])), Unknown("how many sequences have each step")]
+    return [Placed(x.value, (axis, *x.axes[2:])), NoValue("how many sequences have each step")]
 
 
-def padded(call: Call) -> list[Any]:
+def padded(call: ReplayedNode) -> list[Any]:
     """Computes `padded`: gives the steps of a `PackedSequence` the axes of a padded tensor; returns the
     lengths too.
     """
@@ -89,39 +89,41 @@ def padded(call: Call) -> list[Any]:
 # ---- orders ------------------------------------------------------------------------------------------------
 
 
-def ordered(x: Any, dim: int, order: Order) -> Any:
+def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
     """Brings sequences into another order; composes two orders if x is an order itself."""
-    if isinstance(x, Order):
+    if isinstance(x, SequenceOrder):
         if x.target != order.source:
             raise refuse("the sequences are sorted in two ways, of which none is undone")
-        return Order(x.source, order.target)
+        return SequenceOrder(x.source, order.target)
     axis = x.axes[dim]
     if axis != (order.source,):
         raise refuse(f"the order of {order.source} is used for {text_of((axis,))}")
     return Placed(x.value, (*x.axes[:dim], (order.target,), *x.axes[dim % len(x.axes) + 1 :]))
 
 
-def scattered(call: Call) -> Any:
+def scattered(call: ReplayedNode) -> Any:
     """Computes scatter for the inverse of an order of the sequences; raises `StepError` for any other use."""
     index, values = call.arguments["index"], call.arguments["src"]
-    if not isinstance(index, Order) or values != Order():
+    if not isinstance(index, SequenceOrder) or values != SequenceOrder():
         raise refuse("numbers are not written at places in a model: use torch.where")
-    return Order(index.target, index.source)
+    return SequenceOrder(index.target, index.source)
 
 
-def sorted_rows(call: Call) -> Any:
+def sorted_rows(call: ReplayedNode) -> Any:
     """Computes sort of one number per sequence: returns the values and a new order. Sorting an order inverts
     it.
     """
     x = call.arguments["x"]
-    if isinstance(x, Order):
-        return [Order(), Order(x.target, x.source)]
+    if isinstance(x, SequenceOrder):
+        return [SequenceOrder(), SequenceOrder(x.target, x.source)]
     (source,) = x.axes[0]
     target = f"{SEQUENCES} (sorted {sum(is_rows_order(value) for value in call.replay.values.values()) + 1})"
-    return [Placed(x.value, ((target,),)), Order(source, target)]
+    return [Placed(x.value, ((target,),)), SequenceOrder(source, target)]
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether a value is a list of results that contains an `Order`, as the rule of sort returns."""
+    """Tells whether a value is a list of results that contains an `SequenceOrder`, as the rule of sort
+    returns.
+    """
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
-    return any(isinstance(part, Order) for part in parts)
+    return any(isinstance(part, SequenceOrder) for part in parts)

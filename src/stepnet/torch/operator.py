@@ -20,12 +20,12 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import InputError
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
-from stepnet.torch.bound import Runnable
-from stepnet.torch.cells import Sizes, program_of
+from stepnet.torch.bound import DifferentiableLayers
+from stepnet.torch.cells import CellSizes, program_of
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import makes_graph
-from stepnet.torch.sequences import MOST_KEPT, Place
+from stepnet.torch.sequences import MOST_KEPT, SequencePlaces
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
@@ -47,18 +47,18 @@ OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
 
 @lru_cache(MOST_KEPT)
-def runnable_of_sizes(sizes: Sizes) -> Runnable:
+def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
     """Compiles layers or cells of torch.nn of these sizes, once for each sizes."""
-    return Runnable(program_of(sizes))
+    return DifferentiableLayers(program_of(sizes))
 
 
-def runnable_of(key: str) -> Runnable:
+def runnable_of(key: str) -> DifferentiableLayers:
     """Finds the compiled module that a key in a graph names; raises `InputError` if this process does not
     have it.
     """
     name, _, mode = key.partition(":")
     if not mode:
-        return runnable_of_sizes(Sizes.of_key(key))
+        return runnable_of_sizes(CellSizes.of_key(key))
     if name not in MODULES:
         raise InputError(
             "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
@@ -70,8 +70,8 @@ def runnable_of(key: str) -> Runnable:
 
 def run_sizes(
     module: Any,
-    sizes: Sizes,
-    place: Place,
+    sizes: CellSizes,
+    place: SequencePlaces,
     data: Any,
     memories: list[Any],
     parameters: list[Any],
@@ -96,7 +96,7 @@ def check_graph(checkpoint: Checkpoint) -> None:
 
 def in_graph(
     key: str,
-    place: Place,
+    place: SequencePlaces,
     data: Any,
     memories: list[Any],
     statics: list[Any],
@@ -144,9 +144,9 @@ def recurrence(
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
     `wanted`.
 
-    key: names the module. form, place: the fields of a `Place`, the positions of the sequences.
+    key: names the module. form, place: the fields of a `SequencePlaces`, the positions of the sequences.
     """
-    runnable, where = runnable_of(key), Place(form, tuple(place))
+    runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
         raise InputError(
             "an attribute that the step of a Recurrence reads has changed since its graph was compiled, and "
@@ -163,19 +163,19 @@ def recurrence_backward(
 
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, and its saved values.
     """
-    made, where = runnable_of(key).differentiable, Place(form, tuple(place))
+    made, where = runnable_of(key).differentiable, SequencePlaces(form, tuple(place))
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
     return list(run_backward(made.run(tuple(wanted)), where.batch(data), tensors, cotangents, saved))
 
 
-def net_of(runnable: Runnable, wanted: Sequence[int]) -> Net:
+def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
     """Returns the net that the operator runs: with gradients, one that also returns the values to save."""
     return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
 
 
-def types_of(runnable: Runnable, wanted: Sequence[int]) -> tuple[Type, ...]:
+def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
     """Returns the types of the operator's results: the net's results, and with gradients the saved values."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.trace.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 from stepnet.compiler.values.dtypes import kind_of_dtype
-from stepnet.torch.rules import Result
+from stepnet.torch.rules import InferredResult
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -18,7 +18,7 @@ numpy: Any = np
 # ---- features moved ---------------------------------------------------------------------------------------
 
 
-def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
+def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
     """Broadcasts a value to the result's features, and a parameter to every row."""
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
@@ -28,7 +28,7 @@ def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
     return in_every_row(broadcast_to_features(reshaped(x, features), result.features), len(result.features))
 
 
-def copied(result: Result, x: Any, source: Any, *_: Any) -> Any:
+def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
     """Computes copy: the source, cast to the result's dtype and broadcast to its shape."""
     return repeated(result, source.astype(result.dtype))
 
@@ -100,7 +100,7 @@ def embedded(table: Any, index: Any, *_: Any) -> Any:
     return numpy.take(table, index, axis=0)
 
 
-def indexed(result: Result, x: Any, indices: Sequence[Any]) -> Any:
+def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
     """Computes x[..., index]: features at constant positions along one axis, or rows of a parameter at
     integers.
     """
@@ -110,7 +110,7 @@ def indexed(result: Result, x: Any, indices: Sequence[Any]) -> Any:
     return picked(result, x, used[0], indices[used[0]])
 
 
-def picked(result: Result, x: Any, dim: int, index: Any) -> Any:
+def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
     """Computes index_select: features at constant positions along one axis, or rows of a parameter at
     integers.
     """
@@ -119,7 +119,7 @@ def picked(result: Result, x: Any, dim: int, index: Any) -> Any:
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)
 
 
-def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
+def gathered(result: InferredResult, x: Any, dim: int, index: Any, **_: Any) -> Any:
     """Computes gather along a feature axis at a step's own integers, by comparing these with all
     positions.
     """
@@ -136,30 +136,30 @@ def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
 # ---- new values --------------------------------------------------------------------------------------------
 
 
-def undefined(result: Result, *_: Any, **__: Any) -> Traced:
+def undefined(result: InferredResult, *_: Any, **__: Any) -> Traced:
     """Makes zeros for an operation such as empty, whose numbers PyTorch leaves undefined."""
     return filled(result, None)
 
 
-def filled(result: Result, _: Any, value: Any = 0, **__: Any) -> Traced:
+def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
     """Makes a value of the result's shape, filled with one number."""
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant
 
 
-def number(result: Result, value: Any, **_: Any) -> Traced:
+def number(result: InferredResult, value: Any, **_: Any) -> Traced:
     """Makes a number a value of the net, without axes."""
     return filled(result, None, value)
 
 
-def counted(result: Result, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
+def counted(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
     """Makes the constant [start, start + step, ...], up to but not including `end`."""
     builder = result.like.builder
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))
 
 
-def identity(result: Result, *_: Any, **__: Any) -> Traced:
+def identity(result: InferredResult, *_: Any, **__: Any) -> Traced:
     """Makes a matrix with ones on its diagonal, as a constant."""
     builder = result.like.builder
     return Traced(builder, builder.constant(np.eye(*result.features, dtype=result.dtype)))

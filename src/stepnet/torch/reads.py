@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.trace import reads
-from stepnet.compiler.trace.reads import Reads, Source, of_classes, of_mapping, package_of
+from stepnet.compiler.trace.reads import Reads, ReadSource, of_classes, of_mapping, package_of
 from stepnet.errors import InputError, StepError
 from stepnet.torch.pytorch import pytorch
 
@@ -42,7 +42,7 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     module: bool = isinstance(step, torch.nn.Module)
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
-    def rule(value: Any) -> Sequence[Source] | None:
+    def rule(value: Any) -> Sequence[ReadSource] | None:
         if not isinstance(value, torch.nn.Module):
             return None
         parts = [value._modules]
@@ -53,7 +53,7 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     return reads.reads_of(step, rule, "self" if module else "", everywhere())
 
 
-def everywhere() -> list[Source]:
+def everywhere() -> list[ReadSource]:
     """Lists the settings that PyTorch itself reads in every step: hooks of all modules, and the dtype of new
     tensors.
     """
@@ -67,10 +67,10 @@ def everywhere() -> list[Source]:
     def now() -> list[Any]:
         return [hook for known in hooks for hook in known.values()] + [torch.get_default_dtype()]
 
-    return [Source((*names, "torch.get_default_dtype()"), now)]
+    return [ReadSource((*names, "torch.get_default_dtype()"), now)]
 
 
-def attributes(module: Any, ignored: frozenset[str]) -> Source:
+def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
     """Makes the source of a module's attributes, without those that PyTorch and stepnet keep for
     themselves.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from stepnet.errors import InputError
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
-from stepnet.torch.sequences import Sequences
+from stepnet.torch.sequences import ModuleSequences
 
 torch: Any = pytorch("torch")
 nn: Any = torch.nn
@@ -134,7 +134,7 @@ class ZoneoutGRU(Ready):
         """Returns the outputs in the form of the sequences, and the last h; draws the zoneout masks in
         training.
         """
-        sequences = Sequences.of(input, self.batch_first)
+        sequences = ModuleSequences.of(input, self.batch_first)
         kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
         if self.training:
             kept.bernoulli_(self.zoneout)
@@ -184,7 +184,7 @@ class VariationalLSTM(Ready):
         """Returns the outputs in the form of the sequences, and the last h and c; draws the masks in
         training.
         """
-        sequences = Sequences.of(input, self.batch_first)
+        sequences = ModuleSequences.of(input, self.batch_first)
         ones = [sequences.data.new_ones(sequences.rows, size) for size in (self.inputs, self.hidden)]
         masks = tuple(nn.functional.dropout(mask, self.dropout, self.training) for mask in ones)
         return super().forward(input, state, masks)

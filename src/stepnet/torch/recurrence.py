@@ -15,14 +15,14 @@ from stepnet.model.layers import LayerPrograms
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
-from stepnet.torch.bound import BOUND, Runnable
+from stepnet.torch.bound import BOUND, DifferentiableLayers
 from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import check_others, reads_of
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.sequences import Sequences, check_axes, data_of, named
+from stepnet.torch.sequences import ModuleSequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
 
@@ -99,7 +99,7 @@ class Recurrence(torch.nn.Module):
         """Reads and checks the arguments of a call, runs it on the device of the data, and restores the
         form.
         """
-        given = Sequences.of(value, self.batch_first)
+        given = ModuleSequences.of(value, self.batch_first)
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
@@ -117,7 +117,7 @@ class Recurrence(torch.nn.Module):
             last = [tensor.index_select(0, given.back) for tensor in last]
         return rebuild(self._output, [given.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
-    def results(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
+    def results(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step on the CPU, as PyTorch's operator if a graph is being made; returns outputs and last
         states.
         """
@@ -134,7 +134,7 @@ class Recurrence(torch.nn.Module):
         outputs = len(leaves(self._output))
         return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
 
-    def looped(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
+    def looped(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step as a loop of PyTorch's operations, on any device; returns outputs and last states."""
         _, memory, still = self._example
         lead = given.place.lead
@@ -161,7 +161,7 @@ class Recurrence(torch.nn.Module):
         lengths = given.data.shape[:lead]
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
-    def zeros(self, given: Sequences) -> list[Any]:
+    def zeros(self, given: ModuleSequences) -> list[Any]:
         """Makes the initial states, zeros, of a call without a state."""
         memories = leaves(self._example[1])
         kinds = [given.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
@@ -180,7 +180,7 @@ class Recurrence(torch.nn.Module):
 
     # ---- what runs it --------------------------------------------------------------------------------------
 
-    def enter(self) -> Runnable:
+    def enter(self) -> DifferentiableLayers:
         """Returns the compiled step, and registers the module under a name of its own, which graphs refer
         to.
         """
@@ -189,7 +189,7 @@ class Recurrence(torch.nn.Module):
             MODULES[self._name] = self
         return self.runnable(list(self.tensors.values()))
 
-    def runnable(self, tensors: list[Any]) -> Runnable:
+    def runnable(self, tensors: list[Any]) -> DifferentiableLayers:
         """Returns the compiled step for the module as it now is.
 
         The step is traced once for each combination of shapes and dtypes of parameters, and of all other
@@ -201,7 +201,7 @@ class Recurrence(torch.nn.Module):
             keep(kept, key, self.traced(tensors))
         return kept[key]
 
-    def runnable_in(self, training: bool) -> Runnable:
+    def runnable_in(self, training: bool) -> DifferentiableLayers:
         """Returns the compiled step in training or evaluation mode, for a graph that was made in this
         mode.
         """
@@ -231,13 +231,13 @@ class Recurrence(torch.nn.Module):
         step = self.cell if self.step is None else self.step
         return trace(step, example, statics=statics, reverse=self.reverse)
 
-    def traced(self, tensors: list[Any]) -> Runnable:
+    def traced(self, tensors: list[Any]) -> DifferentiableLayers:
         """Traces the step with these parameters and compiles it."""
         rnn = self.rnn(tensors)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-        return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
+        return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
         """Traces the step now, unless a parameter is on another device or of a dtype that the step cannot run

@@ -29,9 +29,9 @@ from stepnet.importers.axes import (
 from stepnet.importers.placed import Placed, two_orders
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.model.counting import length_of
-from stepnet.torch.aten_graph import Graph
+from stepnet.torch.aten_graph import AtenGraph
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.rules import Result
+from stepnet.torch.rules import InferredResult
 
 torch: Any = pytorch("torch")
 ADVICE: dict[str, str] = {
@@ -46,7 +46,7 @@ READ: Any = torch.ops.aten._local_scalar_dense.default
 
 
 @dataclass(frozen=True)
-class Order:
+class SequenceOrder:
     """Reordering of the sequences, from the order `source` to the order `target`, both names of axes.
 
     The integers 0, 1, ... that number the sequences are an order from an axis to itself.
@@ -57,14 +57,14 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class NoValue:
     """Result that has no value in a model, and that no operation may read. what: its name in messages."""
 
     what: str
 
 
 @dataclass
-class Replay:
+class GraphReplay:
     """Replay of a traced graph of ATen operations on values of a net.
 
     kind: "step" or "model", for messages. builds: the recipe of each recurrent layer, by the number in its
@@ -73,7 +73,7 @@ class Replay:
     """
 
     kind: str
-    graph: Graph
+    graph: AtenGraph
     builds: Sequence[Any]
     like: Traced
     rules: "Mapping[str, Rule]"
@@ -83,11 +83,11 @@ class Replay:
     def of(
         cls,
         kind: str,
-        graph: Graph,
+        graph: AtenGraph,
         arguments: "Sequence[Placed | None]",
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
-    ) -> "Replay":
+    ) -> "GraphReplay":
         """Starts a replay with the graph's arguments; an argument None stands for the lengths of the
         sequences.
         """
@@ -153,7 +153,7 @@ class Replay:
             return node.meta["val"]
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]
-        call = Call.of(self, node)
+        call = ReplayedNode.of(self, node)
         try:
             return self.rules[call.name](call)
         except StepError as error:
@@ -174,20 +174,20 @@ def name_of(node: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class ReplayedNode:
     """One node of the graph with its evaluated arguments, as rules receive it.
 
     name: the operation's name in the tables. arguments: its arguments by the names in the operation's schema,
     with values in place of nodes.
     """
 
-    replay: Replay
+    replay: GraphReplay
     node: Any
     name: str
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, replay: Replay, node: Any) -> "Call":
+    def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
         """The call of a node."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
@@ -215,9 +215,9 @@ class Call:
         """Arguments that are placed values; raises `StepError` for orders and for unknown values."""
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
-            if isinstance(part, Order):
+            if isinstance(part, SequenceOrder):
                 raise refuse("the numbers of sequences in their batch, or their order, enter a value")
-            if isinstance(part, Unknown):
+            if isinstance(part, NoValue):
                 raise refuse(f"{part.what} is not known in a model")
         return [part for part in every if isinstance(part, Placed)]
 
@@ -259,7 +259,7 @@ class Call:
                 raise two_orders(known[size_of(axis)], axis)
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
-    def result(self, axes: Axes) -> Result:
+    def result(self, axes: Axes) -> InferredResult:
         """Describes the result with these axes, features and dtypes, for the rules of the table of
         operations.
         """
@@ -270,10 +270,10 @@ class Call:
         given = [1 if is_size(operand) else operand for operand in given]
         fits = len(given) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in given)
         common = str(torch.result_type(*given)).removeprefix("torch.") if fits else dtype
-        return Result(features_of(axes), dtype, common, extent_of(axes) != CONST, self.replay.like)
+        return InferredResult(features_of(axes), dtype, common, extent_of(axes) != CONST, self.replay.like)
 
 
-Rule = Callable[[Call], Any]
+Rule = Callable[[ReplayedNode], Any]
 """Computes the result of an operation, or the list of its results."""
 
 

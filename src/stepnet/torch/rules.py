@@ -23,7 +23,7 @@ numpy: Any = np
 
 
 @dataclass(frozen=True)
-class Result:
+class InferredResult:
     """Result that PyTorch infers for an operation, as rules receive it.
 
     features, dtype: of the result. common: the common dtype of the operands. per_row: whether it has one
@@ -148,12 +148,12 @@ def is_infinite(x: Any) -> Any:
     return numpy.absolute(x) == math.inf
 
 
-def chosen(result: Result, condition: Any, a: Any, b: Any) -> Any:
+def chosen(result: InferredResult, condition: Any, a: Any, b: Any) -> Any:
     """Computes where(condition, a, b) in the result's dtype."""
     return numpy.where(condition, *to(result.dtype, (a, b)))
 
 
-def cast(result: Result, x: Any, *_: Any, **__: Any) -> Any:
+def cast(result: InferredResult, x: Any, *_: Any, **__: Any) -> Any:
     """Casts x to the result's dtype."""
     return x.astype(result.dtype)
 

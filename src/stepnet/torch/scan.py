@@ -35,7 +35,7 @@ KEPT = "_kept"
 
 
 @dataclass(frozen=True)
-class Kept:
+class ScanCalls:
     """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
 
     programs: the programs of the recurrence, one for each kind of inputs. runs: how each program runs over
@@ -169,15 +169,15 @@ class Scan(torch.nn.Module):
         """Arranges one value for each parameter in the structure of the recurrence's parameters."""
         return rebuild(self._rnn.params, values)
 
-    def kept(self, tensors: list[Any]) -> Kept:
+    def kept(self, tensors: list[Any]) -> ScanCalls:
         """Returns the compiled programs for parameters of these shapes and dtypes; makes them at first
         use.
         """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, Kept]())
+        kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
         if key not in kept:
             like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
-            keep(kept, key, Kept(LayerPrograms(self._rnn.with_kinds_of(like))))
+            keep(kept, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
         return kept[key]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Place:
+class SequencePlaces:
     """Positions of sequences in their data, as tensors, so that a graph of PyTorch can hold them.
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Sequences:
+class ModuleSequences:
     """Sequences that a module was called with, in any form, and how to return outputs in that form.
 
     data: [total, features...], or [time, batch, features...] and the like. place: the positions of the
@@ -58,14 +58,14 @@ class Sequences:
     """
 
     data: Any
-    place: Place
+    place: SequencePlaces
     rows: int
     form: Callable[[Any], Any]
     order: Any = None
     back: Any = None
 
     @classmethod
-    def of(cls, value: Any, batch_first: bool) -> "Sequences":
+    def of(cls, value: Any, batch_first: bool) -> "ModuleSequences":
         """Reads a tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for other nested
         tensors.
         """
@@ -74,7 +74,7 @@ class Sequences:
         if value.is_nested:
             return nested(value)
         rows = value.shape[0 if batch_first else 1]
-        return cls(value, Place("batch" if batch_first else "time"), rows, same)
+        return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, same)
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ def dense_batch(first: int, second: int, time_major: bool) -> Batch:
     return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
 
 
-def packed(value: Any) -> Sequences:
+def packed(value: Any) -> ModuleSequences:
     """Reads the sequences of a `PackedSequence`, whose data has the longest sequence first."""
     data, sizes, order, back = value
     rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
@@ -128,7 +128,7 @@ def packed(value: Any) -> Sequences:
     def form(outputs: Any) -> Any:
         return PackedSequence(outputs, sizes, order, back)
 
-    return Sequences(data, Place("packed", (sizes,)), rows, form, order, back)
+    return ModuleSequences(data, SequencePlaces("packed", (sizes,)), rows, form, order, back)
 
 
 def packed_batch(total: int, counts: Array) -> Batch:
@@ -138,19 +138,19 @@ def packed_batch(total: int, counts: Array) -> Batch:
     return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
 
 
-def nested(value: Any) -> Sequences:
+def nested(value: Any) -> ModuleSequences:
     """Reads the sequences of a jagged nested tensor [batch, steps, features...]."""
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
         )
     offsets, lengths = value.offsets(), value.lengths()
-    place = Place("jagged", (offsets,) if lengths is None else (offsets, lengths))
+    place = SequencePlaces("jagged", (offsets,) if lengths is None else (offsets, lengths))
 
     def form(outputs: Any) -> Any:
         return torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
 
-    return Sequences(value.values(), place, len(offsets) - 1, form)
+    return ModuleSequences(value.values(), place, len(offsets) - 1, form)
 
 
 def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:

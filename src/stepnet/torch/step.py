@@ -13,10 +13,10 @@ from stepnet.errors import StepError
 from stepnet.importers.axes import BATCH, symbols_in
 from stepnet.importers.placed import Placed
 from stepnet.torch.aten import ATEN
-from stepnet.torch.aten_graph import Argument, Graph, graph_of
+from stepnet.torch.aten_graph import AtenGraph, TensorArgument, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
-from stepnet.torch.replay import Replay
+from stepnet.torch.replay import GraphReplay
 
 torch: Any = pytorch("torch")
 
@@ -56,7 +56,7 @@ class TorchStep:
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
         graph = graph_of(
-            flat, [Argument.of(name, value.type) for name, value in zip(names, values, strict=True)]
+            flat, [TensorArgument.of(name, value.type) for name, value in zip(names, values, strict=True)]
         )
         return rebuild(structure[0], replayed(graph, values, defined_at(self)))
 
@@ -71,7 +71,7 @@ def tensor_of(leaf: Any) -> Any:
         raise StepError(f"the step returns a {type(leaf).__name__}, not a tensor") from None
 
 
-def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
+def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[Traced]:
     """Evaluates a graph on a step's values; returns its results. place: the line of the step, for
     messages.
     """
@@ -79,7 +79,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments
     ]
-    results = Replay.of("step", graph, placed, ATEN).results(place)
+    results = GraphReplay.of("step", graph, placed, ATEN).results(place)
     with written_at(place):
         return [result(part) for part in results]
 

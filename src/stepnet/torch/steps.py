@@ -7,20 +7,20 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from stepnet.torch.bound import BOUND
-from stepnet.torch.cells import MODES, Sizes
+from stepnet.torch.cells import MODES, CellSizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import holds_theirs, makes_graph
-from stepnet.torch.sequences import Place
+from stepnet.torch.sequences import SequencePlaces
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class Step:
+class CellForward:
     """Base class that replaces the forward of a cell of torch.nn; the cell's class is the next base."""
 
     qconfig = Qconfig()
@@ -80,13 +80,13 @@ def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any
     value, *states = as_cast(weights[0].dtype, value, *states)
     check_tensors(type(module).__name__, names, weights, value, states)
     features, hidden = module.input_size, module.hidden_size
-    sizes = Sizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
+    sizes = CellSizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
-    _, *last = run_sizes(module, sizes, Place("time"), data, memories, weights)
+    _, *last = run_sizes(module, sizes, SequencePlaces("time"), data, memories, weights)
     return [state.reshape(*value.shape[:-1], hidden) for state in last]
 
 
-class GRUCell(Step, torch.nn.GRUCell):
+class GRUCell(CellForward, torch.nn.GRUCell):
     """`torch.nn.GRUCell`, run by stepnet: the same arguments, parameters, state_dict and results.
 
     A call runs one step, of `[batch, features]` or `[features]`; `GRU` runs whole sequences faster. Dtypes,
@@ -106,7 +106,7 @@ class GRUCell(Step, torch.nn.GRUCell):
     """
 
 
-class LSTMCell(Step, torch.nn.LSTMCell):
+class LSTMCell(CellForward, torch.nn.LSTMCell):
     """`torch.nn.LSTMCell`, run by stepnet. See `GRUCell`.
 
     >>> import torch, stepnet.torch
@@ -116,7 +116,7 @@ class LSTMCell(Step, torch.nn.LSTMCell):
     """
 
 
-class RNNCell(Step, torch.nn.RNNCell):
+class RNNCell(CellForward, torch.nn.RNNCell):
     """`torch.nn.RNNCell`, run by stepnet: tanh or, with nonlinearity="relu", relu. See `GRUCell`.
 
     >>> import torch, stepnet.torch

@@ -277,10 +277,10 @@ def test_the_values_of_options_are_those_of_the_function():
     from stepnet.arrow.folders.request import FORMATS
     from stepnet.arrow.folders.targets import COMPRESSIONS
     from stepnet.arrow.runnable import OUTPUTS
-    from stepnet.cli.run import Compression, Format, Result
+    from stepnet.cli.run import Compression, OutputFormat, ResultKind
 
-    assert {*Result} == {*OUTPUTS}
-    assert {*Format} == {*FORMATS}
+    assert {*ResultKind} == {*OUTPUTS}
+    assert {*OutputFormat} == {*FORMATS}
     assert {*Compression} == {name for names in COMPRESSIONS.values() for name in names}
 
 

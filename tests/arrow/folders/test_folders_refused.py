@@ -447,7 +447,7 @@ def test_no_room_leaves_whole_files_and_goes_on(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(contents(tmp_path / "out")) == [f"a.{form}"]
-    write = targets.Target.write
+    write = targets.ResultFile.write
 
     def full(self: Any, records: Any) -> None:
         with targets.write_errors(self.path):
@@ -455,7 +455,7 @@ def test_no_room_leaves_whole_files_and_goes_on(
         write(self, records)
 
     with monkeypatch.context() as patched:
-        patched.setattr(targets.Target, "write", full)
+        patched.setattr(targets.ResultFile, "write", full)
         message = (
             rf"out/b\.{form}: the file cannot be written \(No space left on device; free some space, "
             r"then continue with --resume"

@@ -404,7 +404,7 @@ def test_two_processes_do_not_write_the_same_result(tmp_path: Path):
     from stepnet.arrow.folders import targets
 
     source, output = tree(tmp_path / "in", ("a.parquet",)), tmp_path / "out"
-    held = targets.Target(output / "a.parquet", pa.schema([("x", pa.int8())]), {}, "parquet", "none")
+    held = targets.ResultFile(output / "a.parquet", pa.schema([("x", pa.int8())]), {}, "parquet", "none")
     message = r"out/\.a\.parquet\.partial: another process is writing here; wait for it, or stop it$"
     with pytest.raises(FileError, match=message):
         arrow.run(source, RNN, output, resume=True)

@@ -18,7 +18,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.compiler.disk import folder, overview, sources, store
-from stepnet.compiler.disk.data import Form, NotDataError
+from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net.ir import Builder, Net
@@ -204,7 +204,9 @@ def test_each_target_has_a_key_of_its_own() -> None:
     keys = {LlvmEngine(each).key(plan) for each in available_targets()}
     assert len(keys) == len(available_targets())
     host = host_target()
-    other = target.Target(host.name, host.cpu, host.features + ",-avx512f", host.vector_bytes, host.registers)
+    other = target.Processor(
+        host.name, host.cpu, host.features + ",-avx512f", host.vector_bytes, host.registers
+    )
     assert LlvmEngine(other).key(plan) not in keys
     assert LlvmEngine(host).key(plan_of(reverse=True)) in keys, "both directions share their code"
 
@@ -333,7 +335,7 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
         from stepnet.compiler.targets.cpu import engine
         from stepnet.compiler.targets.cpu.compile import compiled
 
-        monkeypatch.setattr(engine, "KEPT", compiled.Kept(2**20))
+        monkeypatch.setattr(engine, "KEPT", compiled.CompiledPlans(2**20))
         return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]
 
     own = run()
@@ -426,14 +428,14 @@ def described(schedule: Schedule) -> Any:
     return repr(schedule.net), parts
 
 
-FIELDS = Form()
+FIELDS = Serializer()
 
 
 # ---- data --------------------------------------------------------------------------------------------------
 
 
 def test_arrays_keep_their_bits_dtypes_and_shapes() -> None:
-    form = Form()
+    form = Serializer()
     arrays = [
         np.array([np.nan, -0.0, np.inf], "float32"),
         np.zeros((0, 3), "float64"),
@@ -447,11 +449,11 @@ def test_arrays_keep_their_bits_dtypes_and_shapes() -> None:
 
 def test_numbers_keep_their_kinds() -> None:
     value = (1, 1.0, True, None, "1", 0.1, float("inf"), -0.0, 2**70, {"a": [1, (2,)]}, frozenset({3, 1}))
-    again = Form().unpacked(Form().packed(value))
+    again = Serializer().unpacked(Serializer().packed(value))
     assert repr(again) == repr(value)
 
 
 @pytest.mark.parametrize("value", [object, len, 1j, np.float32(1), np.zeros(1, "i4,i4"), {1, 2}], ids=repr)
 def test_what_is_no_data_is_refused(value: Any) -> None:
     with pytest.raises(NotDataError, match="is not written as data"):
-        Form().packed((value,))
+        Serializer().packed((value,))

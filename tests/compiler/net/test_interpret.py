@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 
 WORDS = (*STEPS, "words")
 OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))
-SEGMENTS = Segments(3, OFFSETS)
+SEGMENTS = LevelSizes(3, OFFSETS)
 VALUES = {
     CONST: np.array([1.0, 2.0]),
     ROWS: np.arange(6.0).reshape(3, 2),
@@ -73,4 +73,4 @@ def test_widened_keeps_whole_numbers() -> None:
     assert net.type_of(net.results[0]).dtype == "float32"
     wide = widened(net)
     assert [wide.type_of(number).dtype for number in range(3)] == ["float64", "int32", "float64"]
-    assert interpret(wide, [np.array([3.7])], Segments(1))[0].tolist() == [1.5]
+    assert interpret(wide, [np.array([3.7])], LevelSizes(1))[0].tolist() == [1.5]

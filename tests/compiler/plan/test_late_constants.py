@@ -15,7 +15,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
@@ -69,7 +69,7 @@ def test_rows_that_are_made_of_totals(make: Any) -> None:
     call, parameters = call_of(net, "float32")
     made = engine_named("llvm").compile(schedule(net)).bind(parameters)(call).arrays
     wide, parameters = call_of(widened(net), "float64")
-    right = BoundNet(widened(net), tuple(parameters))(wide).arrays
+    right = InterpretedNet(widened(net), tuple(parameters))(wide).arrays
     assert [one.dtype for one in made] == ["float32"] * len(right)
     for one, other in zip(made, right, strict=True):
         assert_close(one, other, sum(LENGTHS), 64)

@@ -12,8 +12,8 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan import partition as model
-from stepnet.compiler.plan.load import Load, Machine, Size, Stage, WordWork
-from stepnet.compiler.plan.partition import Partition, Way, at_once, partition
+from stepnet.compiler.plan.load import CallSize, Load, Machine, StageLoad, WordWork
+from stepnet.compiler.plan.partition import CallPartition, Partition, at_once, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import runs_of, waves_of
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
@@ -50,7 +50,7 @@ def test_the_way_that_was_measured_to_be_the_best_is_chosen(cell: str, hidden: i
 
 def test_what_one_thread_does_is_shared_with_none():
     """Neither where one alone is asked for, nor where there is next to nothing to do, nor no step at all."""
-    for size, most in ((call(8), 1), (call(2, 1), 4), (Size(0, 0, 0), 4)):
+    for size, most in ((call(8), 1), (call(2, 1), 4), (CallSize(0, 0, 0), 4)):
         chosen = partition(load("gru", 16), size, most, MACHINE).chosen
         assert (chosen.how, chosen.sets, chosen.together) == ("alone", 1, 1)
 
@@ -63,7 +63,7 @@ def test_a_thread_has_at_least_one_sequence():
 
 def test_elementwise_work_is_shared_by_rows_alone():
     """Threads that share a step share its products; those without any have sequences of their own."""
-    elementwise = Load(Stage((), 2000, 1), Stage((), 0, 0))
+    elementwise = Load(StageLoad((), 2000, 1), StageLoad((), 0, 0))
     assert {way.how for way in partition(elementwise, call(8), 2, MACHINE).weighed} == {"alone", "rows"}
     assert partition(elementwise, call(8), 2, MACHINE).chosen.how == "rows"
 
@@ -99,16 +99,16 @@ def test_the_thread_with_most_unit_blocks_counts():
 
 def test_a_ragged_call_costs_its_steps():
     gru = load("gru", 64)
-    full, ragged = (partition(gru, size, 2, MACHINE).chosen for size in (call(64), Size(64, 100, 3200)))
+    full, ragged = (partition(gru, size, 2, MACHINE).chosen for size in (call(64), CallSize(64, 100, 3200)))
     assert 0.4 < ragged.seconds / full.seconds < 0.75
 
 
 def test_sizes_are_rounded_so_that_few_are_weighed():
-    assert rounded(3, 100, 250) == Size(3, 112, 288)  # 84 steps each, as 96
-    assert rounded(17, 100, 1700) == Size(20, 112, 20 * 112)
-    assert rounded(64, 500, 5130) == Size(64, 512, 64 * 96)
-    assert rounded(5, 1, 5) == Size(5, 1, 5)
-    assert rounded(0, 0, 0) == Size(0, 0, 0)
+    assert rounded(3, 100, 250) == CallSize(3, 112, 288)  # 84 steps each, as 96
+    assert rounded(17, 100, 1700) == CallSize(20, 112, 20 * 112)
+    assert rounded(64, 500, 5130) == CallSize(64, 512, 64 * 96)
+    assert rounded(5, 1, 5) == CallSize(5, 1, 5)
+    assert rounded(0, 0, 0) == CallSize(0, 0, 0)
     for filled, longest, steps in ((3, 7, 9), (40, 1000, 1039), (64, 33, 64 * 33)):
         size = rounded(filled, longest, steps)
         assert size.longest <= size.steps <= size.filled * size.longest
@@ -125,7 +125,11 @@ def test_parameters_that_are_larger_than_a_cache_are_in_part_read_from_it():
 
 
 def test_a_partition_says_what_was_weighed():
-    ways = Way("alone", 1, 66e-6), Way("rows", 2, 1.2e-3), Way("units", 2, 41e-6, (3, 4), 2)
+    ways = (
+        CallPartition("alone", 1, 66e-6),
+        CallPartition("rows", 2, 1.2e-3),
+        CallPartition("units", 2, 41e-6, (3, 4), 2),
+    )
     assert str(Partition(ways[2], ways)) == (
         "2 threads share the units (up to 3, 4 blocks each), 2 barriers per step: 41 us predicted\n"
         "  not one thread: 66 us\n"
@@ -326,7 +330,7 @@ def test_words_of_one_row_are_one_threads():
 
 def test_values_of_words_are_read_from_the_cache_that_holds_all():
     """Of 8 rows with 4096 words each, two threads share 16 MB."""
-    work = WordWork(Stage((), 1, 0), 512, Stage((), 0, 0))
+    work = WordWork(StageLoad((), 1, 0), 512, StageLoad((), 0, 0))
     near, far = (work.seconds(rows, 4096, 1, MACHINE) / rows for rows in (1, 64))
     assert far > 2 * near
 
@@ -348,9 +352,9 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
 
 
 def test_a_call_says_how_many_words_its_rows_have_in_the_mean(monkeypatch: pytest.MonkeyPatch):
-    seen: list[Size] = []
+    seen: list[CallSize] = []
 
-    def noted(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+    def noted(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
         seen.append(size)
         return partition(load, size, most, machine)
 

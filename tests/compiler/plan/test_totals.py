@@ -22,7 +22,7 @@ from stepnet.compiler.plan.schedule import Schedule, schedule
 from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.base import Call, Results
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.threads import set_threads
 from stepnet.errors import NetError
 from stepnet.ragged.offsets import offsets_of
@@ -213,7 +213,7 @@ def right(net: Net, call: Call) -> Results:
         for name in ("sequences", "initial", "statics")
     }
     parameters = tuple(wide(array) for array in PARAMETERS)
-    return BoundNet(widened(net), parameters)(replace(call, **changed))
+    return InterpretedNet(widened(net), parameters)(replace(call, **changed))
 
 
 def assert_right(found: Results, expected: Results, call: Call) -> None:

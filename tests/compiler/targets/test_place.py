@@ -17,7 +17,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import choose, engine_named, engines_of
-from stepnet.compiler.targets.assignment import Placed, choice, place
+from stepnet.compiler.targets.assignment import AssignedEngines, choice, place
 from stepnet.errors import RefusedError
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram
@@ -184,7 +184,7 @@ def test_nets_compute_the_same_wherever_parts_run(model: RandomModel, refused: s
     placed = place(graph.net, engines)
     right = run_net(NetProgram(graph.net), arrays, reading.call, "interpret")
     program = NetProgram(graph.net)
-    kernel: Any = Placed(engines).compile(placed)  # pyright: ignore[reportArgumentType]
+    kernel: Any = AssignedEngines(engines).compile(placed)  # pyright: ignore[reportArgumentType]
     made = kernel.bind([arrays[place] for place in program.ends.parameters])(reading.call)
     for left, other in zip(right, in_net_order(program, made), strict=True):
         assert_close(left, other, 6, 200, "float64")

@@ -22,7 +22,7 @@ from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Call, Results
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, LibraryError, RefusedError
@@ -99,7 +99,7 @@ class ToyMemory:
 class ToyBound:
     """The code of one part with its parameters, which runs on the device."""
 
-    bound: BoundNet
+    bound: InterpretedNet
 
     def __call__(self, call: Call) -> Results:
         inside = replace(
@@ -129,7 +129,7 @@ class ToyKernel:
 
     def bind(self, parameters: Sequence[Array]) -> Any:
         assert all(type(array) is np.ndarray for array in parameters)
-        return ToyBound(BoundNet(self.net, tuple(parameters)))
+        return ToyBound(InterpretedNet(self.net, tuple(parameters)))
 
 
 @dataclass(frozen=True)

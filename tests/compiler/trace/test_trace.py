@@ -15,7 +15,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.interpret import LevelSizes, interpret
 from stepnet.compiler.trace.step import trace_step
 from stepnet.compiler.values.structure import transform
 
@@ -286,7 +286,7 @@ def traced(case: Case, rows: dict[str, Any], params: dict[str, Any]) -> Any:
     """The case as the interpreter computes its net, in its own structure."""
     inputs = transform(lambda array: sn.Spec(array.shape[1:], array.dtype), rows)
     step = trace_step(lambda x, h, p: (case(SimpleNamespace(**x, **p)), h), inputs, None, None, params)
-    found = interpret(step.body, [*rows.values(), *params.values()], Segments(len(rows["a"])))
+    found = interpret(step.body, [*rows.values(), *params.values()], LevelSizes(len(rows["a"])))
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -17,7 +17,7 @@ from tolerance import distance
 from stepnet.cli.options import choice
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.errors import StepnetError
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import Format, by_ending, read
 from stepnet.files.interchange import Written, convert_file, result
 from stepnet.files.interchange import converted as as_layout
@@ -157,7 +157,7 @@ def conversions(specimen: Specimen, target: Target, folder: Path, out: Path) -> 
             yield done(specimen, target, name, written, (*meant, *stacked(meant, chosen.stack)))
 
 
-def said_of(specimen: Specimen) -> Choice:
+def said_of(specimen: Specimen) -> LayoutChoice:
     """What is said of a specimen, as the command line takes it: --from, --size, --semantics and --stack."""
     words = specimen.options
     behind: Any = {

@@ -16,11 +16,11 @@ from typing import Any
 from stepnet.arrow.folders.dictionaries import no_rows
 from stepnet.arrow.folders.earlier import EarlierRows, index_of
 from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
-from stepnet.arrow.folders.plan import Job, Plan, files_below, resolve_path
+from stepnet.arrow.folders.plan import Job, ResultsPlan, files_below, resolve_path
 from stepnet.arrow.folders.sifting import BadRow
 from stepnet.arrow.folders.tables import FILES, open_native, read_errors
 from stepnet.arrow.folders.targets import (
-    Target,
+    ResultFile,
     partial_of,
     remove_folder,
     remove_partial,
@@ -39,7 +39,7 @@ COMPRESSION = "snappy"
 
 
 @dataclass(frozen=True)
-class Aside:
+class RejectedRows:
     """The file of rows that are set aside in a run.
 
     path: the file. output: where the results are. schema: the schema of the file. mark: version, model and
@@ -62,7 +62,7 @@ class Aside:
         selection: Selection,
         mark: dict[str, Any],
         resume: bool,
-    ) -> "Aside":
+    ) -> "RejectedRows":
         """Checks where the file is to be, and opens that of the run to resume. folders: the folders that are
         read.
 
@@ -108,11 +108,11 @@ class Aside:
         table = pyarrow.Table.from_arrays(typed, schema=self.schema)
         return pyarrow.concat_batches(table.to_batches())
 
-    def target(self, job: Job) -> Target:
+    def target(self, job: Job) -> ResultFile:
         """Begins a file for the rows of one result."""
-        return Target(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
+        return ResultFile(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: ResultsPlan) -> None:
         """Raises `FileError` for an existing result if rows that were set aside for it are missing.
 
         Only footers are read.
@@ -157,7 +157,7 @@ class Aside:
         """Writes the rows of all results to the file, in order, and removes the files of single results."""
         results = [(job, done) for job, done in made if done.bad]
         rows, expected = 0, sum(done.bad for _, done in results)
-        target = Target(self.path, self.schema, self.mark, "parquet", COMPRESSION)
+        target = ResultFile(self.path, self.schema, self.mark, "parquet", COMPRESSION)
         try:
             for group in in_groups(batch for job, _ in results for batch in self.rows_of(job)):
                 target.write(group)

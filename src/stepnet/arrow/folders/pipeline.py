@@ -13,11 +13,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from stepnet.arrow.folders.aside import Aside
+from stepnet.arrow.folders.aside import RejectedRows
 from stepnet.arrow.folders.marks import ResultRecord
 from stepnet.arrow.folders.plan import Job
 from stepnet.arrow.folders.sifting import BatchOutcome, run_batch
-from stepnet.arrow.folders.targets import Target
+from stepnet.arrow.folders.targets import ResultFile
 from stepnet.arrow.predictor import Predictor
 from stepnet.errors import InputError
 from stepnet.layout.options import option
@@ -133,7 +133,7 @@ class End:
 
 
 @dataclass
-class Counts:
+class RunCounts:
     """Counts of a run. bad: the number of rows that were set aside. made: the records of the results."""
 
     sequences: int = 0
@@ -151,17 +151,17 @@ class WriteOptions:
     format: str
     compression: str
     plain: str
-    aside: Aside | None
+    aside: RejectedRows | None
 
 
 def run_jobs(
     jobs: list[Job], predictor: Predictor, options: WriteOptions, advance: Callable[[float, int], None]
-) -> Counts:
+) -> RunCounts:
     """Runs jobs and writes their results. how: the settings of the writer.
 
     advance: called after each call of the model with the bytes of input and the sequences that it finished.
     """
-    counts, done = Counts(), 0.0
+    counts, done = RunCounts(), 0.0
     chunks, results = Channel(), Channel()
 
     def read() -> None:
@@ -222,8 +222,8 @@ class ResultWriter:
         """Begins without a file; the first rows of a result create it."""
         self.options = options
         self.rows = self.bad = 0
-        self.target: Target | None = None
-        self.aside: Target | None = None
+        self.target: ResultFile | None = None
+        self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
         """Writes rows, and those set aside; begins a file with the first row for it."""
@@ -253,12 +253,12 @@ class ResultWriter:
             if each is not None:
                 each.drop()
 
-    def _begin(self, job: Job) -> Target:
+    def _begin(self, job: Job) -> ResultFile:
         """Returns the file of the current result, which it creates for the first rows."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema
-            self.target = Target(
+            self.target = ResultFile(
                 job.target, schema, job.mark, options.format, options.compression, options.plain
             )
         return self.target

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
 from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
-from stepnet.arrow.folders.tables import Part, TableFile
+from stepnet.arrow.folders.tables import ResultRows, TableFile
 from stepnet.arrow.folders.targets import partial_of
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError, named, printable
@@ -37,7 +37,7 @@ class Job:
     """
 
     table: TableFile
-    part: Part
+    part: ResultRows
     selection: Selection
     target: Path
     mark: dict[str, Any]
@@ -49,7 +49,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResultsPlan:
     """All results in their order.
 
     done: the results that exist. partial: the files that a process left unfinished.
@@ -88,17 +88,19 @@ def jobs_of(
             )
 
 
-def whole_part(table: TableFile) -> Part:
+def whole_part(table: TableFile) -> ResultRows:
     """Joins all parts of a file to one."""
     groups = tuple(group for part in table.parts for group in part.groups)
-    return Part(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
+    return ResultRows(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
-def result_name(name: str, part: Part, ending: str) -> str:
+def result_name(name: str, part: ResultRows, ending: str) -> str:
     """Makes the name of a result from the name of its input and the number of its part.
 
-    >>> result_name("a b.2.arrow", Part(), ".parquet"), result_name("a.parquet", Part(3), ".parquet")
-    ('a b.2.parquet', 'a-00003.parquet')
+    >>> result_name("a b.2.arrow", ResultRows(), ".parquet")
+    'a b.2.parquet'
+    >>> result_name("a.parquet", ResultRows(3), ".parquet")
+    'a-00003.parquet'
     """
     stem = next((name[: -len(known)] for known in ENDINGS if name.lower().endswith(known)), name)
     return f"{stem}{'' if part.number is None else f'-{part.number:05}'}{ending}"
@@ -165,7 +167,7 @@ def resolve_path(path: Path) -> Path:
         raise FileError(f"{printable(str(path))}: the path cannot be used ({error.strerror})") from error
 
 
-def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
+def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
     """Finds the results that exist in an output folder, and checks each against its job.
 
     Raises `FileError` for a folder that is not empty unless `resume` is true, and for a file in it that is
@@ -190,10 +192,10 @@ def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
                 f"{path}: this is not a result of these inputs; move it elsewhere, or choose another folder"
             )
         done[path] = check_result(path, job)
-    return Plan(tuple(jobs), done, partial)
+    return ResultsPlan(tuple(jobs), done, partial)
 
 
-def plan_file(job: Job, resume: bool, force: bool) -> Plan:
+def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
     """Plans a single result into a file. force: whether to replace the file. resume: whether it may be the
     result.
 
@@ -203,8 +205,8 @@ def plan_file(job: Job, resume: bool, force: bool) -> Plan:
     if os.path.exists(target) and os.path.samefile(target, job.table.path):
         raise FileError(f"{target}: the output is the input; choose another name")
     if resume and os.path.isfile(target):
-        return Plan((job,), {target: check_result(target, job)}, ())
-    return Plan((free(target, force) and job,), {}, ())
+        return ResultsPlan((job,), {target: check_result(target, job)}, ())
+    return ResultsPlan((free(target, force) and job,), {}, ())
 
 
 def check_result(path: Path, job: Job) -> ResultRecord:

@@ -27,7 +27,7 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where and in what format results are written.
 
     path: a folder; a file if `alone`. format: parquet or arrow. resume: whether results that exist are used.
@@ -50,7 +50,7 @@ class Place:
         force: bool,
         file_format: str | None,
         compression: str | None,
-    ) -> "Place":
+    ) -> "Destination":
         """Checks the arguments of `run` about the output; raises `InputError` or `FileError` if they do not
         fit together.
 
@@ -83,7 +83,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
+class RunRequest:
     """The model and the jobs of a run.
 
     chosen: how the first file is run. mark: version, model and options, which are the same for all results.
@@ -99,7 +99,7 @@ class Work:
     def of(
         cls,
         found: Listing,
-        target: Place,
+        target: Destination,
         model: Any,
         column: str | None,
         result: str,
@@ -107,7 +107,7 @@ class Work:
         engine: Asked,
         refuse_nan: bool,
         recurrent_only: bool,
-    ) -> "Work":
+    ) -> "RunRequest":
         """Checks the arguments of `run` about model and columns; opens all files, but reads no rows."""
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if column is not None:

@@ -9,12 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from stepnet.arrow.folders.aside import Aside
+from stepnet.arrow.folders.aside import RejectedRows
 from stepnet.arrow.folders.listing import Listing, listing
 from stepnet.arrow.folders.marks import ResultRecord
-from stepnet.arrow.folders.pipeline import Counts, WriteOptions, run_jobs
-from stepnet.arrow.folders.plan import Plan, check_targets, plan_file, plan_folder, whole_part
-from stepnet.arrow.folders.request import Place, Work, list_column, parquet_path
+from stepnet.arrow.folders.pipeline import RunCounts, WriteOptions, run_jobs
+from stepnet.arrow.folders.plan import ResultsPlan, check_targets, plan_file, plan_folder, whole_part
+from stepnet.arrow.folders.request import Destination, RunRequest, list_column, parquet_path
 from stepnet.arrow.folders.summary import Progress, Summary
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.folders.targets import lock_folder, remove_partial
@@ -94,8 +94,8 @@ def run(
     if not callable(progress):
         raise InputError(f"progress is a function of a `Progress`, not {shown(progress)}")
     found = listing(inputs)
-    target = Place.of(output, found, resume, force, file_format, compression)
-    work = Work.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)
+    target = Destination.of(output, found, resume, force, file_format, compression)
+    work = RunRequest.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)
     before, made, counts = run_work(work, target, found, None if bad is None else parquet_path(bad), progress)
     seconds = time.perf_counter() - start
     return Summary(
@@ -115,8 +115,12 @@ def run(
 
 
 def run_work(
-    work: Work, target: Place, found: Listing, bad: Path | None, progress: Callable[[Progress], None]
-) -> tuple[int, dict[Path, ResultRecord], Counts]:
+    work: RunRequest,
+    target: Destination,
+    found: Listing,
+    bad: Path | None,
+    progress: Callable[[Progress], None],
+) -> tuple[int, dict[Path, ResultRecord], RunCounts]:
     """Makes all results that do not exist yet, under a lock of the output folder.
 
     bad: the file for rows that are set aside, or None. Returns the number of results that existed before, the
@@ -132,7 +136,7 @@ def run_work(
             plan = plan_folder(work.jobs, target.path, target.resume)
         aside = None
         if bad is not None:
-            aside = Aside.of(bad, target.path, found.folders, work.selection, work.mark, target.resume)
+            aside = RejectedRows.of(bad, target.path, found.folders, work.selection, work.mark, target.resume)
             held.enter_context(lock_folder(aside.parts))
         check_aside(plan, aside)
         options = WriteOptions(target.format, target.compression, work.predictor.output, aside)
@@ -144,8 +148,8 @@ def run_work(
 
 
 def run_plan(
-    plan: Plan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
-) -> Counts:
+    plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
+) -> RunCounts:
     """Removes unfinished files, then runs the jobs of a plan whose results do not exist."""
     for path in plan.partial:
         remove_partial(path)
@@ -164,7 +168,7 @@ def run_plan(
     return run_jobs([job for job in plan.jobs if job.target not in plan.done], predictor, options, advance)
 
 
-def check_aside(plan: Plan, aside: Aside | None) -> None:
+def check_aside(plan: ResultsPlan, aside: RejectedRows | None) -> None:
     """Raises an error if rows that were set aside for an existing result are missing."""
     lost = next((path for path, made in plan.done.items() if made.bad), None)
     if aside is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.arrow.blocks import Batch, cuts, row_sizes
+from stepnet.arrow.blocks import NumberedBatch, cuts, row_sizes
 from stepnet.arrow.predictor import JOINED, Predictor, Selection
 from stepnet.errors import InputError
 from stepnet.ragged.arrow import pyarrow_module
@@ -46,12 +46,12 @@ class BatchOutcome:
     steps: int
 
 
-def run_batch(batch: Batch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
+def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
     """Runs the rows of a batch, as many at a time as a call takes; yields results and bad rows."""
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
     for start, stop in cuts(row_sizes(array, selection.level_bytes), JOINED):
-        window = Batch(batch.name, batch.first + start, batch.records.slice(start, stop - start))
+        window = NumberedBatch(batch.name, batch.first + start, batch.records.slice(start, stop - start))
         results, bad, steps = list[Any](), list[BadRow](), 0
         for rows, outcome in outcomes(window, predictor, selection):
             if isinstance(outcome, BadRow):
@@ -65,7 +65,7 @@ def run_batch(batch: Batch, predictor: Predictor, selection: Selection) -> Itera
 
 
 def outcomes(
-    batch: Batch, predictor: Predictor, selection: Selection
+    batch: NumberedBatch, predictor: Predictor, selection: Selection
 ) -> Iterator[tuple[Any, list[Any] | BadRow]]:
     """Runs rows; yields them in order, many with their results, or a single one with its error."""
     rows = batch.records.num_rows
@@ -82,7 +82,7 @@ def outcomes(
         return
     for start, stop in ((0, rows // 2), (rows // 2, rows)):
         half = batch.records.slice(start, stop - start)
-        yield from outcomes(Batch(batch.name, batch.first + start, half), predictor, selection)
+        yield from outcomes(NumberedBatch(batch.name, batch.first + start, half), predictor, selection)
 
 
 def steps_of(array: Any) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from stepnet.arrow.blocks import Batch
+from stepnet.arrow.blocks import NumberedBatch
 from stepnet.arrow.folders.dictionaries import check_indices, may_hold
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, printable
@@ -39,7 +39,7 @@ KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": 
 
 
 @dataclass(frozen=True)
-class Part:
+class ResultRows:
     """Rows of a file that become one result.
 
     number: its index among the parts of a file; None for the whole file. first: the number of its first row.
@@ -66,7 +66,7 @@ class TableFile:
     path: Path
     kind: str
     schema: Any
-    parts: tuple[Part, ...]
+    parts: tuple[ResultRows, ...]
     size: int
     time: int
     digest: str
@@ -88,7 +88,7 @@ class TableFile:
                 schema, parts = metadata.schema.to_arrow_schema(), parts_of(source, status.st_size)
                 edges = [(status.st_size - metadata.serialized_size - 8, metadata.serialized_size)]
             else:
-                schema, parts = open_arrow(file).schema, (Part(span=(0, status.st_size)),)
+                schema, parts = open_arrow(file).schema, (ResultRows(span=(0, status.st_size)),)
                 edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
             for field in schema:
                 check_text(field)
@@ -98,7 +98,9 @@ class TableFile:
                 hasher.update(file.read(count))
         return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
 
-    def chunks(self, part: Part, column: str, selection: Selection) -> Iterator[tuple[Batch, float]]:
+    def chunks(
+        self, part: ResultRows, column: str, selection: Selection
+    ) -> Iterator[tuple[NumberedBatch, float]]:
         """Yields the rows of a part in batches, each with the fraction of the file that it is, about.
 
         column: the list column. Raises `FileError` for rows that cannot be read, and for a file that has
@@ -116,12 +118,12 @@ class TableFile:
                     share = records.num_rows / max(1, part.rows) * part.share
                 else:
                     share = records.nbytes / self.size
-                yield Batch(self.name, first, records), share
+                yield NumberedBatch(self.name, first, records), share
                 first += records.num_rows
                 del records  # frees its memory before the next one is made
             self.check_unchanged()
 
-    def checksum(self, part: Part, between: Callable[[], None] = lambda: None) -> int:
+    def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
         """Computes the CRC-32 of all bytes of a part, also of columns that are not read.
 
         between: called after each `BLOCK` bytes. Raises `FileError` for a file that cannot be read or has
@@ -151,7 +153,7 @@ def check_text(field: Any) -> None:
         check_text(field.type.field(place))
 
 
-def parts_of(source: Any, size: int) -> tuple[Part, ...]:
+def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
     """Cuts a Parquet file into parts at ends of row groups, by its footer. size: the bytes of the file."""
     metadata = source.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
@@ -168,7 +170,7 @@ def parts_of(source: Any, size: int) -> tuple[Part, ...]:
     if edges != sorted(edges):  # the row groups are not in the order of their bytes
         spans = [(0, size)] * len(ranges)
     return tuple(
-        Part(
+        ResultRows(
             number if len(ranges) > 1 else None,
             sum(rows[:start]),
             tuple(range(start, stop)),
@@ -198,7 +200,7 @@ def check_group(source: Any, group: int, column: str | None = None) -> None:
     next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
-def parquet_batches(file: Any, part: Part, column: str, selection: Selection) -> Iterator[Any]:
+def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
     """Yields the record batches of a part of a Parquet file, with the columns that are used."""
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)

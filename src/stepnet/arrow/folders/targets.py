@@ -1,6 +1,6 @@
 """Files of results, Parquet or Arrow, that get their names only when they are complete and on disk.
 
-    rows --Target.write--> .day.parquet.partial --Target.finish--> fsync, rename --> day.parquet
+    rows --ResultFile.write--> .day.parquet.partial --ResultFile.finish--> fsync, rename --> day.parquet
 
 A lock on the partial file keeps two processes from writing the same result.
 """
@@ -29,7 +29,7 @@ COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")
 """The compressions of each format; the first one is the default."""
 
 
-class Target:
+class ResultFile:
     """A result that is being written.
 
     form: parquet or arrow. plain: the column that is written without a dictionary and without statistics.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stepnet.compiler.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
 from stepnet.compiler.disk.settings import settings
-from stepnet.explain.document import Item, Section, Table, headed
+from stepnet.explain.document import DocumentTable, Item, TitledSection, headed
 from stepnet.explain.text import text
 
 KINDS = {
@@ -20,7 +20,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheFacts:
     """The facts of the cache on disk.
 
     reason: why nothing is stored in it; None if it is used. most: the bytes that it may take. left: names of
@@ -36,24 +36,24 @@ class Cache:
     cleared: int | None = None
 
 
-def examine(remove: bool = False) -> Cache:
+def examine(remove: bool = False) -> CacheFacts:
     """Reads the facts of the cache by the settings of this process. remove: whether to empty it first."""
     chosen = settings()
     cleared = clear(chosen) if remove else None
     kept = entries(chosen)
     folder = None if chosen.folder is None else str(chosen.folder)
     total = sum(each.bytes for each in kept)
-    return Cache(folder, why_not(chosen), chosen.most, total, kept, foreign_names(chosen), cleared)
+    return CacheFacts(folder, why_not(chosen), chosen.most, total, kept, foreign_names(chosen), cleared)
 
 
-def state(cache: Cache) -> str:
+def state(cache: CacheFacts) -> str:
     """Formats folder and size of the cache, or why it is not used, in one line."""
     if cache.reason is not None:
         return f"not used: {cache.reason}"
     return f"{cache.folder}, {size(cache.bytes)} of {size(cache.most)}"
 
 
-def cache_text(cache: Cache) -> str:
+def cache_text(cache: CacheFacts) -> str:
     """The cache as text: by kind, and the entries that were used last."""
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
@@ -61,16 +61,16 @@ def cache_text(cache: Cache) -> str:
         if own:
             hits, total = sum(each.hits for each in own), size(sum(each.bytes for each in own))
             kinds.append((kind, f"{len(own)} entries", total, f"read {hits} times", what))
-    items: list[Item] = [Table(tuple(kinds), ("<", ">", ">", ">"))]
+    items: list[Item] = [DocumentTable(tuple(kinds), ("<", ">", ">", ">"))]
     if cache.entries:
         latest = [(one.name, size(one.bytes), str(one.hits), f"{ago(one.used)} ago") for one in cache.entries]
         rows = ("entry", "size", "read", "last used"), *latest[:SHOWN]
-        items += ["", Table(rows, ("<", ">", ">"))]
+        items += ["", DocumentTable(rows, ("<", ">", ">"))]
     if len(cache.entries) > SHOWN:
         items.append(f"and {len(cache.entries) - SHOWN} more, which --json lists")
     if cache.left:
         items += ["", "not removed, because they are not files:", *cache.left[:SHOWN]]
-    sections = [Section(state(cache), tuple(items))]
+    sections = [TitledSection(state(cache), tuple(items))]
     return text(sections if cache.cleared is None else headed(f"{cache.cleared} entries removed", sections))
 
 

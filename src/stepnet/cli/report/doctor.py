@@ -24,7 +24,7 @@ from stepnet.compiler.targets.threads import threads_limit
 from stepnet.compiler.values.packages import PACKAGES
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
-from stepnet.explain.document import FACTS, Section, Table
+from stepnet.explain.document import FACTS, DocumentTable, TitledSection
 from stepnet.explain.text import text
 
 
@@ -131,7 +131,7 @@ def health_text(health: Health) -> str:
     ]
     return text(
         [
-            Section("", (Table(tuple(facts), ("<13",)),)),
+            TitledSection("", (DocumentTable(tuple(facts), ("<13",)),)),
             named_facts("engines", [(name, engine_text(health, name)) for name in health.engines]),
             named_facts("needed", list(packages_text(health, needed=True))),
             named_facts("optional", list(packages_text(health, needed=False))),
@@ -140,9 +140,9 @@ def health_text(health: Health) -> str:
     )
 
 
-def named_facts(title: str, rows: Sequence[tuple[str, str]]) -> Section:
+def named_facts(title: str, rows: Sequence[tuple[str, str]]) -> TitledSection:
     """Facts with their names, below a title."""
-    return Section(title, (Table(tuple(rows), FACTS),))
+    return TitledSection(title, (DocumentTable(tuple(rows), FACTS),))
 
 
 def engine_text(health: Health, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepnet.cli.report.cache import Cache
+from stepnet.cli.report.cache import CacheFacts
 from stepnet.compiler.targets import AUTO
 from stepnet.compiler.targets.limits import VARIABLES, processors
 from stepnet.compiler.targets.onednn.library import MISSING, VARIABLE
@@ -87,7 +87,7 @@ def cure(reason: str, otherwise: str = REPORT) -> str:
     return otherwise
 
 
-def cache_problems(cache: Cache) -> Iterator[Problem]:
+def cache_problems(cache: CacheFacts) -> Iterator[Problem]:
     """Yields a problem if the cache on disk cannot be used although it is not turned off."""
     if cache.reason is not None and cache.folder is not None:
         yield Problem(

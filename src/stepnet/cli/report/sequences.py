@@ -10,7 +10,7 @@ from stepnet.arrow import Progress as Done
 from stepnet.explain.bars import shown_late
 
 
-class Rate(ProgressColumn):
+class RateColumn(ProgressColumn):
     """The column of sequences per second."""
 
     def render(self, task: Task) -> Text:
@@ -25,7 +25,7 @@ def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
     """Yields a function to call with the progress of a run; a bar on stderr shows it, if that is
     a terminal.
     """
-    columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(), TimeRemainingColumn()
+    columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), RateColumn(), TimeRemainingColumn()
     with shown_late(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)
 

@@ -9,16 +9,16 @@ from rich.text import Text
 
 from stepnet.errors import LayoutError, named
 from stepnet.explain.page import PageModule, UndrawnModule, picture
-from stepnet.explain.ties import Side, Ties
+from stepnet.explain.ties import ConversionSide, Ties
 from stepnet.explain.weights import legend, signs, weights_text
 from stepnet.files import account
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import converted
 from stepnet.files.model import Module
 from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert
-from stepnet.layout.places import Block
+from stepnet.layout.places import ParameterBlock
 from stepnet.layout.report import assumed_text
 
 MOST_SHOWN = 8
@@ -26,7 +26,7 @@ MOST_SHOWN = 8
 
 def show_modules(
     file: Path,
-    choice: Choice,
+    choice: LayoutChoice,
     target: str | None,
     html: Path | None,
     force: bool,
@@ -149,8 +149,8 @@ def print_module(module: Module, conversion: Conversion | None, console: Console
         for computed in module.made:
             console.print(str(computed), markup=False)
     semantics = module.record.settled(module.semantics)
-    side = Side("source", module.arrays, module.record, module.solved_sizes(), semantics)
-    drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
+    side = ConversionSide("source", module.arrays, module.record, module.solved_sizes(), semantics)
+    drawn: list[tuple[ConversionSide, dict[ParameterBlock, str]]] = [(side, {})]
     if conversion is None:
         for line in assumed_text(assumed(module)):
             console.print(line, markup=False)

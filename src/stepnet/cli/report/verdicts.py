@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.arrow.folders.running import sequences_of
 from stepnet.errors import InputError, LayoutError, ModelError, named
 from stepnet.files.account import Account, check_drop
-from stepnet.files.choice import Choice
+from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import compare, converted, result
 from stepnet.files.model import Model, Module, bare, unwrapped
@@ -47,7 +47,7 @@ class Comparison:
 def compare_sides(
     first: str,
     second: str,
-    choice: Choice,
+    choice: LayoutChoice,
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
     dtype: str | None = None,
@@ -87,7 +87,11 @@ def compare_with_layout(
 
 
 def compare_files(
-    files: tuple[str, str], choice: Choice, seed: int, advance: Callable[[int], None], recurrent_only: bool
+    files: tuple[str, str],
+    choice: LayoutChoice,
+    seed: int,
+    advance: Callable[[int], None],
+    recurrent_only: bool,
 ) -> Comparison:
     """Compares two files: whole models if possible, and their recurrent layers."""
     alone = recurrent_only or choice.module is not None or bool(choice.order)
@@ -119,7 +123,7 @@ def compare_files(
 
 def compare_on_data(
     files: tuple[str, str],
-    choice: Choice,
+    choice: LayoutChoice,
     inputs: Sequence[str],
     column: str | None,
     advance: Callable[[int], None] = lambda _: None,
@@ -152,7 +156,7 @@ def compare_on_data(
     return Comparison({"recurrent layers": made}, names) if alone else Comparison({}, whole=made)
 
 
-def data_model(file: str, choice: Choice, recurrent_only: bool) -> FileModel:
+def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
     """Reads the model of a file. A choice among modules does not apply to a file with only one."""
     path, own = Path(file), choice
     if recurrent_only:
@@ -162,13 +166,13 @@ def data_model(file: str, choice: Choice, recurrent_only: bool) -> FileModel:
     return read_model(path, own, recurrent_only=recurrent_only)
 
 
-def is_weights(file: str, choice: Choice) -> bool:
+def is_weights(file: str, choice: LayoutChoice) -> bool:
     """Tells if a file holds weights without an architecture."""
     path = Path(file)
     return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
 
 
-def whole_model(file: str, choice: Choice) -> FileModel | str | None:
+def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
     """Reads the whole model of a file, or returns why it cannot be run; None for a file of weights."""
     if is_weights(file, choice):
         return None
@@ -178,7 +182,7 @@ def whole_model(file: str, choice: Choice) -> FileModel | str | None:
         return str(error)
 
 
-def has_layers(files: Sequence[str], choice: Choice) -> bool:
+def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
     """Tells if both files have recurrent layers whose weights are known."""
     models = [read(file, choice.layout, choice.layouts) for file in files]
     return all(model.modules and not model.unread() for model in models)
@@ -217,7 +221,7 @@ def comparison_title(first: Module, second: Module) -> str:
     return " and ".join(name for name in names if name)
 
 
-def modules(files: Sequence[str], choice: Choice) -> tuple[list[Model], list[tuple[Module, ...]]]:
+def modules(files: Sequence[str], choice: LayoutChoice) -> tuple[list[Model], list[tuple[Module, ...]]]:
     """Reads files; returns their contents, and the modules of each that were chosen, or its only module."""
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
@@ -237,7 +241,7 @@ def modules(files: Sequence[str], choice: Choice) -> tuple[list[Model], list[tup
     return models, both
 
 
-def random_module(chosen: Record, choice: Choice, seed: int) -> Module:
+def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
     """Makes random weights of a layout. Open settings get the stated value, or the first allowed."""
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:

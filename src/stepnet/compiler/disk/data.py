@@ -24,14 +24,14 @@ class NotDataError(Exception):
     """Raised for a value that cannot be serialized."""
 
 
-class Form:
+class Serializer:
     """A serializer of values that consist of objects of given dataclasses.
 
     shortcuts: for classes whose checks take long, a function that makes an object from its fields without
     checks.
 
     >>> from stepnet.compiler.net.types import Literal, Type
-    >>> form = Form(Type, Literal)
+    >>> form = Serializer(Type, Literal)
     >>> value = {"types": (Type(("rows",), (2,), "float32"),) * 2, "data": b"abc", "numbers": [1, 2.5, None]}
     >>> form.unpacked(form.packed(value)) == value
     True
@@ -44,7 +44,7 @@ class Form:
 
     def packed(self, value: Any) -> bytes:
         """Serializes a value; raises `NotDataError` for objects of other classes."""
-        writer = Writer(self)
+        writer = ValueWriter(self)
         text = json.dumps(
             {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
         ).encode()
@@ -54,16 +54,16 @@ class Form:
         """Restores the value from its bytes."""
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
-        reader = Reader(self, memoryview(data)[end:])
+        reader = ValueReader(self, memoryview(data)[end:])
         for place, *row in document["rows"]:
             reader.objects.append(self.makers[place](*map(reader.read, row)))
         return reader.read(document["value"])
 
 
-class Writer:
+class ValueWriter:
     """The state of a value that is being serialized: its rows and blobs."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Serializer) -> None:
         """Begins without rows and blobs."""
         self.form = form
         self.rows = list[Any]()
@@ -118,10 +118,10 @@ class Writer:
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
 
 
-class Reader:
+class ValueReader:
     """The state of a value that is being restored: its objects and blobs."""
 
-    def __init__(self, form: Form, blobs: memoryview) -> None:
+    def __init__(self, form: Serializer, blobs: memoryview) -> None:
         self.form, self.blobs = form, blobs
         self.objects = list[Any]()
 

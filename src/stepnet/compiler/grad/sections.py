@@ -89,7 +89,7 @@ def sections(net: Net) -> tuple[Section, ...]:
     sections: list[Section] = []
     for place in reversed(range(homes.count + 1)):
         if wanted[place]:
-            section = Cut(net, homes, place).section(list(wanted[place]))
+            section = SectionBuilder(net, homes, place).section(list(wanted[place]))
             for number in section.operands:
                 if net.nodes[number].operation != "input":
                     wanted[homes.of[number]][number] = None
@@ -159,7 +159,7 @@ class Homes:
 
 
 @dataclass
-class Cut:
+class SectionBuilder:
     """Construction of one section.
 
     place: for each node, its copy. reads: the copies that are inputs. begun, lasts: for each of `memories`,

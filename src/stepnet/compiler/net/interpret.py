@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.meanings import REDUCTIONS, vectors
-from stepnet.compiler.net.memory import HOST, Buffer, Memory
+from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
 from stepnet.errors import InputError
@@ -24,11 +24,11 @@ from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
 # Runs a body: takes the values of its inputs, their segments and the index, which is on the host.
-RunBody = Callable[[Sequence[Buffer], "Segments", Array], list[Buffer]]
+RunBody = Callable[[Sequence[Buffer], "LevelSizes", Array], list[Buffer]]
 
 
 @dataclass(frozen=True)
-class Segments:
+class LevelSizes:
     """Numbers of rows, steps and deeper entries of a call.
 
     rows: the number of rows. offsets: the offsets of each ragged axis, outermost first. begun: for each row,
@@ -51,7 +51,7 @@ class Segments:
 
 
 def interpret(
-    net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
+    net: Net, arrays: Sequence[Array], segments: LevelSizes, index: Array | None = None
 ) -> list[Array]:
     """Computes the results of a net with NumPy.
 
@@ -94,7 +94,7 @@ def within(node: Node, operands: list[Array]) -> Any:
         raise InputError(f"{error}\n  at {node.source}") from None
 
 
-def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
+def materialised(net: Net, number: int, value: Array, segments: LevelSizes) -> Array:
     """Gives a result its full leading axis: constants in rows and in steps are repeated."""
     type_ = net.nodes[number].type
     shape = (segments.count(type_.extent), *type_.shape)
@@ -134,7 +134,9 @@ def wide(value: Any) -> Any:
 # ---- across extents ----------------------------------------------------------------------------------------
 
 
-def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, memory: Memory = HOST) -> Buffer:
+def expand(
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
+) -> Buffer:
     """Computes `expand`: repeats the value of each entry for all its inner entries."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
@@ -147,7 +149,7 @@ def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, mem
     return value
 
 
-def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Buffer:
+def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
     """Computes `expand` with `how`: each value at its first or last inner entry, zeros at the others."""
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -159,7 +161,7 @@ def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Bu
     return out
 
 
-def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes `reduce`: the reduction over the inner entries of each entry; zeros if there are none."""
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
@@ -173,7 +175,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
     return out
 
 
-def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes `contract`: the sum over all entries of the outer products of their vectors."""
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
@@ -181,18 +183,23 @@ def contract(net: Net, node: Node, operands: list[Array], segments: Segments) ->
     return left.T @ right
 
 
-def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
+def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
     """Computes `result`: takes one of a node's several results."""
     return operands[0][node.attributes["of"]]
 
 
-def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
+def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
     """Computes `recur`: a recurrence whose body is interpreted."""
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
 def by_steps(
-    net: Net, node: Node, operands: list[Buffer], segments: Segments, run: RunBody, memory: Memory = HOST
+    net: Net,
+    node: Node,
+    operands: list[Buffer],
+    segments: LevelSizes,
+    run: RunBody,
+    memory: TargetMemory = HOST,
 ) -> tuple[Buffer, ...]:
     """Computes a recurrence step by step in Python.
 
@@ -222,7 +229,7 @@ def by_steps(
         if len(alive) < len(lengths):
             still, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
-        step_results = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
+        step_results = run([*inner, *memories, *still], LevelSizes(len(alive), inside, beside=beside), index)
         made = recur.results_by_kind(step_results)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
             memory.write(output, places[len(type_.extent) - 1], value)
@@ -232,7 +239,7 @@ def by_steps(
 
 
 def of_rows(
-    arrays: list[Buffer], types: list[Type], segments: Segments, rows: Array, memory: Memory = HOST
+    arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
     """Selects the operands of some rows, those that do not change from step to step.
 
@@ -245,7 +252,7 @@ def of_rows(
     return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
 
 
-def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
+def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
     """Returns the indices of the values of some rows: one per row, or all entries of the row's static
     sequence.
     """

@@ -20,7 +20,7 @@ Buffer = Any
 """An array in the memory of a target: a NumPy array on the host, else a handle that its target can read."""
 
 
-class Memory(Protocol):
+class TargetMemory(Protocol):
     """Memory of a target: how arrays get there and back, and how rows move there.
 
     The first axis of a buffer counts rows.

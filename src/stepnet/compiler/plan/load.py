@@ -97,7 +97,7 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageLoad:
     """Work of a stage on each row.
 
     products: its products. flops: its elementwise operations. waits: the number of barriers between threads
@@ -132,9 +132,9 @@ class WordWork:
     share.
     """
 
-    stage: Stage
+    stage: StageLoad
     read: int
-    steps: Stage
+    steps: StageLoad
 
     def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
         """Estimates the seconds for a number of rows of `words` words each, shared by a number of threads.
@@ -150,7 +150,7 @@ class WordWork:
         return seconds
 
 
-class Size(NamedTuple):
+class CallSize(NamedTuple):
     """Size of a call: the number of sequences that have steps, the steps of the longest one, and those of
     all.
 
@@ -178,11 +178,11 @@ class Load:
     sequences, by axis.
     """
 
-    loop: Stage
-    others: Stage
+    loop: StageLoad
+    others: StageLoad
     words: tuple[WordWork, ...] = ()
 
-    def seconds(self, size: Size, sets: int, together: int, machine: Machine, block: int = 0) -> float:
+    def seconds(self, size: CallSize, sets: int, together: int, machine: Machine, block: int = 0) -> float:
         """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
         threads that share each step.
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.load import CallSize, Load, Machine
 
 WORTH = 0.95
 """The part of one thread's time that several must stay below: other processes may need theirs."""
@@ -35,7 +35,7 @@ How = Literal["alone", "rows", "units"]
 
 
 @dataclass(frozen=True)
-class Way:
+class CallPartition:
     """One way to share a call between threads, and its estimated seconds.
 
     how: "alone" (one thread), "rows" (threads have sequences of their own) or "units" (threads share each
@@ -73,14 +73,15 @@ class Way:
 class Partition:
     """Decision how a call is shared between threads, and all ways that were weighed.
 
-    >>> size = Size(filled=1, longest=10, steps=10)
-    >>> print(Partition(Way("alone", 1, 4e-6), (Way("alone", 1, 4e-6), Way("units", 2, 5e-6, (8,), 1))))
+    >>> size = CallSize(filled=1, longest=10, steps=10)
+    >>> alone, units = CallPartition("alone", 1, 4e-6), CallPartition("units", 2, 5e-6, (8,), 1)
+    >>> print(Partition(alone, (alone, units)))
     one thread: 4.0 us predicted
       not 2 threads share the units (up to 8 blocks each), a barrier per step: 5.0 us
     """
 
-    chosen: Way
-    weighed: tuple[Way, ...]
+    chosen: CallPartition
+    weighed: tuple[CallPartition, ...]
 
     def __post_init__(self) -> None:
         if self.chosen not in self.weighed:
@@ -104,24 +105,24 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
 
 
-def partition(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+def partition(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
     """Decides how at most `most` threads share a call of a recurrence."""
     ways = tuple(ways_of(load, size, most, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
 
 
-def ways_of(load: Load, size: Size, most: int, machine: Machine) -> Iterator[Way]:
+def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator[CallPartition]:
     """Yields the ways to share a call between at most `most` threads, one thread first."""
-    yield Way("alone", 1, load.seconds(size, 1, 1, machine))
+    yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in counts(most):
         if threads <= size.filled:
-            yield Way("rows", threads, load.seconds(size, threads, 1, machine))
+            yield CallPartition("rows", threads, load.seconds(size, threads, 1, machine))
         if (load.loop.products or load.loop.blocks) and size.filled:
             blocks = tuple(product.largest(threads) for product in load.loop.products)
             blocks += tuple(ceil(count / threads) for count in load.loop.blocks)
             seconds = load.seconds(size, 1, threads, machine)
-            yield Way("units", threads, seconds, blocks, load.loop.waits)
+            yield CallPartition("units", threads, seconds, blocks, load.loop.waits)
 
 
 def counts(most: int) -> list[int]:
@@ -134,7 +135,7 @@ def counts(most: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class AtOnce:
+class Concurrency:
     """Decision whether recurrences that do not depend on each other run at the same time, or one after the
     other.
 
@@ -144,7 +145,7 @@ class AtOnce:
     """
 
     order: tuple[int, ...] | None
-    ways: tuple[Way, ...]
+    ways: tuple[CallPartition, ...]
     seconds: float
     in_turn: float
 
@@ -159,7 +160,7 @@ class AtOnce:
         )
 
 
-def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Machine) -> AtOnce:
+def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine) -> Concurrency:
     """Decides whether several recurrences run at the same time, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
     in_turn = sum(way.seconds for way in parts)
@@ -171,8 +172,8 @@ def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Ma
         ends[ends.index(min(ends))] += own[place].seconds
     seconds = max(ends) + machine.handover
     if most > 1 and seconds < in_turn:
-        return AtOnce(tuple(order), tuple(own), seconds, in_turn)
-    return AtOnce(None, tuple(parts), seconds, in_turn)
+        return Concurrency(tuple(order), tuple(own), seconds, in_turn)
+    return Concurrency(None, tuple(parts), seconds, in_turn)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Wavefront:
     """
 
     groups: tuple[tuple[int, int], ...]
-    ways: tuple[Way, ...]
+    ways: tuple[CallPartition, ...]
     seconds: float
     in_turn: float
 
@@ -207,7 +208,7 @@ BLOCKS = 4, 8, 16, 32, 64
 """Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
 
 
-def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
     """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load in loads]
     # The best way to run the layers from each one on.
@@ -227,13 +228,13 @@ def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) ->
     for count, block in groups:
         if block:
             own = range(first, first + count)
-            alone = [Way("alone", 1, loads[place].seconds(size, 1, 1, machine)) for place in own]
+            alone = [CallPartition("alone", 1, loads[place].seconds(size, 1, 1, machine)) for place in own]
             parts[first : first + count] = alone
         first += count
     return Wavefront(groups, tuple(parts), seconds, in_turn)
 
 
-def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[float, int]:
+def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
     """Estimates layers that follow one another, each on a thread of its own; returns the seconds, and steps
     per block.
     """
@@ -248,7 +249,7 @@ def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[floa
     return min((seconds(block), block) for block in BLOCKS)
 
 
-def by_rows(load: Load, size: Size, threads: int, machine: Machine) -> Way:
+def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
     """Estimates a call on threads that each have sequences of their own."""
     sets = max(1, min(threads, size.filled))
-    return Way("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))
+    return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

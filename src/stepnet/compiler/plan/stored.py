@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import Form, NotDataError
+from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import sources
 from stepnet.compiler.net.digest import digest
@@ -22,7 +22,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.compiler.values.once import computed_once
 
-FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
+FORM = Serializer(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
 PLANNING = ("compiler/values", "compiler/net", "compiler/plan")
 """The folders whose modules determine a schedule: their sources are part of the key."""
 MOST_BYTES = 2**20

@@ -33,26 +33,26 @@ Array = np.ndarray
 Refusals = dict[str, str]
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """The engine of a part, None if all refuse, and the refusals of the engines before it."""
 
     engine: Engine | None
     refusals: Refusals
 
 
-def choice(plan: Plan, engines: Sequence[Engine]) -> Choice:
+def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
     """The first of these engines that does not refuse a plan."""
     refusals: Refusals = {}
     for engine in engines:
         reason = engine.refuse_plan(plan)
         if reason is None:
-            return Choice(engine, refusals)
+            return EngineChoice(engine, refusals)
         refusals[engine.name] = reason
-    return Choice(None, refusals)
+    return EngineChoice(None, refusals)
 
 
 @dataclass(frozen=True)
-class Placed:
+class AssignedEngines:
     """Several engines as one: each part runs on the first that does not refuse it."""
 
     engines: tuple[Engine, ...]
@@ -87,13 +87,13 @@ class Placed:
 
 
 def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """The engine for a schedule: a single one if it runs all parts, else a `Placed`; None if a part has no
-    engine.
+    """The engine for a schedule: a single one if it runs all parts, else `AssignedEngines`; None if a part
+    has no engine.
     """
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
         return None
-    return next(iter(used)) if len(used) == 1 else Placed(tuple(engines))
+    return next(iter(used)) if len(used) == 1 else AssignedEngines(tuple(engines))
 
 
 def place(net: Net, engines: Sequence[Engine]) -> Schedule:

@@ -235,7 +235,7 @@ class Kernel(Protocol):
 
 
 @dataclass(frozen=True)
-class Cell:
+class LowPrecisionCell:
     """The low-precision implementation that an engine has for a recurrence.
 
     reads: the positions of the sequences that need a quantization scale; empty if none does.
@@ -279,7 +279,7 @@ def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
 class LowEngine(Engine, Protocol):
     """An engine that runs recurrences in the precision of their nodes."""
 
-    def cell(self, plan: Plan) -> Cell | str:
+    def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """The cell for the recurrence of a plan, in its precision, or the reason why there is none."""
         ...
 
@@ -301,11 +301,11 @@ class SharedEngine(Engine, Protocol):
         ...
 
 
-def narrow_cell(plan: Plan) -> Cell | str:
+def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
     """The cell of an engine that runs any step and encodes the weights of its products; or the reason why
     there is none.
     """
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"
-    return Cell((), f"{count:,} weights in its products")
+    return LowPrecisionCell((), f"{count:,} weights in its products")

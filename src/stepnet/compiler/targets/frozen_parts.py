@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import Segments
+from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.types import ROWS, STEPS
@@ -24,7 +24,7 @@ from stepnet.compiler.targets.base import Arrays, Call, FrozenCall, OptionalArra
 from stepnet.compiler.targets.part_execution import (
     ENDS,
     Frame,
-    Run,
+    PartRun,
     Values,
     call_of,
     lent_places,
@@ -91,7 +91,7 @@ def frozen_parts(
     schedule: Schedule,
     constants: Values,
     bound: Sequence[Any],
-    runs: Sequence[Run],
+    runs: Sequence[PartRun],
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
@@ -105,7 +105,7 @@ def frozen_parts(
     if not plain or not dense or not positions.rows or not positions.is_full:
         return None
     gaps = None if positions.is_packed else positions
-    frame = Frame(Segments(positions.rows, (positions.offsets,)), gaps)
+    frame = Frame(LevelSizes(positions.rows, (positions.offsets,)), gaps)
     net, ends = schedule.net, Ends.of(schedule.net)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
     steps, bytes_ = list[Step](), 0
@@ -161,7 +161,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     frozen: FrozenCall | None = bound.frozen(call_of(part, values, frame))
     if frozen is None:
         return None
-    reads, run = Reads(part), frozen.run
+    reads, run = PartReads(part), frozen.run
 
     def step(values: Values) -> None:
         values.update(reads.named(run(*reads.of(values))))
@@ -169,7 +169,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     return step, frozen.bytes
 
 
-def frozen_run(run: Run, values: Values, frame: Frame) -> tuple[Step, int] | None:
+def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
     """A function that runs several parts as one frozen chain, and the bytes that it holds; None if the parts
     cannot be frozen.
 
@@ -184,7 +184,7 @@ def frozen_run(run: Run, values: Values, frame: Frame) -> tuple[Step, int] | Non
     frozen = started.frozen()
     if frozen is None:
         return None
-    parts = [Reads(part) for part in run.parts]
+    parts = [PartReads(part) for part in run.parts]
 
     def step(values: Values) -> None:
         again = frozen.started()
@@ -196,7 +196,7 @@ def frozen_run(run: Run, values: Values, frame: Frame) -> tuple[Step, int] | Non
     return step, frozen.bytes
 
 
-class Reads:
+class PartReads:
     """The values that a part reads, and the numbers of its results."""
 
     def __init__(self, part: Part) -> None:

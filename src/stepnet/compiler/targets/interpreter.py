@@ -10,8 +10,24 @@ from stepnet.compiler.plan.passes import narrowed
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import Array, Call, Cell, FrozenCall, Kernel, Results, Steps, narrow_cell
-from stepnet.compiler.targets.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
+from stepnet.compiler.targets.base import (
+    Array,
+    Call,
+    FrozenCall,
+    Kernel,
+    LowPrecisionCell,
+    Results,
+    Steps,
+    narrow_cell,
+)
+from stepnet.compiler.targets.packed import (
+    CalledSteps,
+    NetForm,
+    PackedCall,
+    called_again,
+    parameters_of,
+    varying_of,
+)
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values.once import computed_once
 
@@ -36,7 +52,7 @@ class Interpreter:
         """None: the interpreter runs every plan."""
         return None
 
-    def cell(self, plan: Plan) -> Cell | str:
+    def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """The low-precision cell for a recurrence, or the reason why there is none."""
         return narrow_cell(plan)
 
@@ -56,13 +72,13 @@ class InterpreterKernel:
 
     net: Net
 
-    def bind(self, parameters: Sequence[Array]) -> "BoundNet":
+    def bind(self, parameters: Sequence[Array]) -> "InterpretedNet":
         """The net with these parameters."""
-        return BoundNet(self.net, tuple(parameters))
+        return InterpretedNet(self.net, tuple(parameters))
 
 
 @dataclass(frozen=True)
-class BoundNet:
+class InterpretedNet:
     """A net with its parameters."""
 
     net: Net
@@ -70,13 +86,13 @@ class BoundNet:
     ends_early: bool = False
 
     @computed_once
-    def form(self) -> Form:
+    def form(self) -> NetForm:
         """The inputs and results of the net, by kind."""
-        return Form(self.net)
+        return NetForm(self.net)
 
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
-        packed = Packed.of(call)
+        packed = PackedCall.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
         results = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)

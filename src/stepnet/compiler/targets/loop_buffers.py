@@ -20,7 +20,7 @@ from stepnet.compiler.targets.packed import plain_call
 Array = np.ndarray
 
 
-class Inputs:
+class InputBuffers:
     """Arrays of fixed size with the inputs of a part, and the arrays that were last copied into them."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -38,7 +38,7 @@ class KeptPlain:
     """A plain part that is frozen for a number of values: its input arrays, and the frozen call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        self.count, self.inputs = count, Inputs(arrays)
+        self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
         call = plain_call(self.inputs.arrays, count)
@@ -60,7 +60,7 @@ class KeptSequences:
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
         self.offsets, first = offsets, len(call.sequences)
-        self.inputs = Inputs([*call.sequences, *call.statics])
+        self.inputs = InputBuffers([*call.sequences, *call.statics])
         outputs, final = result_types(part)
         count = call.positions.rows if call.last_only else call.positions.total
         self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]

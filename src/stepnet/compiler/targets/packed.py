@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import Segments
+from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.compiler.net.ir import Net, ancestors
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.targets.base import Bound, Call, Results
@@ -27,7 +27,7 @@ PIECE, PIECES = 64, 128
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedCall:
     """A call with its sequences end to end.
 
     call: the call as given.
@@ -37,16 +37,16 @@ class Packed:
     """
 
     call: Call
-    segments: Segments
+    segments: LevelSizes
     places: Array | None = None
     gaps: Positions | None = None
 
     @classmethod
-    def of(cls, call: Call, pack: bool = True) -> "Packed":
+    def of(cls, call: Call, pack: bool = True) -> "PackedCall":
         """The packed form of a call; with `pack` false, or if it is packed already, on the same arrays."""
         positions = call.positions
         offsets = positions.offsets, *positions.inner
-        segments = Segments(positions.rows, offsets, call.step_offset, positions.beside)
+        segments = LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
         if positions.is_packed:
             return cls(call, segments)
         # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
@@ -56,7 +56,7 @@ class Packed:
         sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
         return cls(replace(call, sequences=sequences), segments, places)
 
-    def arrays(self, form: "Form") -> list[Array]:
+    def arrays(self, form: "NetForm") -> list[Array]:
         """The arrays of all inputs of a net except its parameters, in order."""
         ends = form.ends
         initial = [
@@ -67,7 +67,7 @@ class Packed:
         arrays = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
         return [arrays[place] for place in sorted(arrays)]
 
-    def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
+    def results(self, form: "NetForm", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
         """The results of a net by kind, with steps at the caller's positions, or the last step of each
         sequence.
 
@@ -98,7 +98,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Form:
+class NetForm:
     """The inputs and results of a net by kind, and properties derived from them."""
 
     net: Net

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, by_steps, expand
+from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.memory import HOST, Buffer, Memory
+from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import Call, Chain, Results
 from stepnet.compiler.targets.loop_buffers import Kept, kept_plain, kept_results
-from stepnet.compiler.targets.packed import PIECE, Packed, plain_call
+from stepnet.compiler.targets.packed import PIECE, PackedCall, plain_call
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
@@ -37,15 +37,15 @@ class Frame:
     calls, plain_calls: calls without arrays for each extent, made at first use.
     """
 
-    segments: Segments
+    segments: LevelSizes
     gaps: Positions | None = None
-    memory: Memory = HOST
+    memory: TargetMemory = HOST
     kept: Kept | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
     plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
 
     @classmethod
-    def of(cls, packed: Packed, memory: Memory) -> "Frame":
+    def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
         """The frame of a call's values."""
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
@@ -96,7 +96,7 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
     )
 
 
-def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: Memory) -> list[Array]:
+def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
     """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
     results = [values[number] for number in net.results]
     for place in lent:
@@ -150,7 +150,7 @@ def named_results(part: Part, results: Results) -> Values:
 
 
 @dataclass(frozen=True)
-class Run:
+class PartRun:
     """Consecutive parts of a schedule.
 
     places: their positions.
@@ -239,7 +239,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
     if kept is None and memory is HOST:
         kept = {}
 
-    def run(arrays: Sequence[Buffer], inside: Segments, index: Array) -> list[Buffer]:
+    def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.memory import HOST, Memory
+from stepnet.compiler.net.memory import HOST, TargetMemory
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
@@ -21,11 +21,18 @@ from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.plan.waves import Waves, lines_of, runs_of, waves_of
 from stepnet.compiler.targets.base import Bound, Call, Chain, FrozenCall, Kernel, Results, Steps
 from stepnet.compiler.targets.frozen_parts import frozen_parts
-from stepnet.compiler.targets.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
+from stepnet.compiler.targets.packed import (
+    CalledSteps,
+    NetForm,
+    PackedCall,
+    called_again,
+    parameters_of,
+    varying_of,
+)
 from stepnet.compiler.targets.part_execution import (
     KINDS,
     Frame,
-    Run,
+    PartRun,
     Values,
     lent_places,
     own_results,
@@ -62,7 +69,7 @@ class Means:
     compile: Compile
     total: Total
     chained: Chained = no_chain
-    memory: Memory = HOST
+    memory: TargetMemory = HOST
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
@@ -171,9 +178,9 @@ class BoundParts:
         return self.schedule.net
 
     @computed_once
-    def traced_form(self) -> Form:
+    def traced_form(self) -> NetForm:
         """The inputs and results of the net as traced."""
-        return Form(self.schedule.traced)
+        return NetForm(self.schedule.traced)
 
     @computed_once
     def varying(self) -> list[int]:
@@ -193,7 +200,7 @@ class BoundParts:
 
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
-        packed = Packed.of(call, pack=not self.takes_gaps)
+        packed = PackedCall.of(call, pack=not self.takes_gaps)
         # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
         memory = self.kernel.means.memory
         arrays = map(memory.put, packed.arrays(self.traced_form))
@@ -252,7 +259,7 @@ class BoundParts:
         return values
 
     @computed_once
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[PartRun, ...]:
         """The consecutive parts that run as one chain, and the single parts between them."""
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
@@ -260,11 +267,11 @@ class BoundParts:
             by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
-        def run(places: tuple[int, ...]) -> Run:
+        def run(places: tuple[int, ...]) -> PartRun:
             members = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
             chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
-            return Run(places, members, chain)
+            return PartRun(places, members, chain)
 
         return tuple(map(run, runs_of(parts, fits)))
 

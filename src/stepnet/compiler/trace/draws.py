@@ -70,7 +70,7 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
     reads = known if isinstance(known, Reads) else reads_of(step)
     states = generators(reads)
     before, names = compared(states), known_names(reads)
-    with Calls(names):
+    with DrawGuard(names):
         result = trace()
     if before != compared(states):
         result = line_by_line(states, trace)
@@ -232,7 +232,7 @@ class Watch:
 # ---- functions that have no state --------------------------------------------------------------------------
 
 
-class Calls:
+class DrawGuard:
     """Context that raises `StepError` with the user's line if one of the functions of `ASKED` is called in
     it.
 

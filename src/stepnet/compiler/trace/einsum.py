@@ -28,7 +28,7 @@ from stepnet.compiler.values.arguments import is_integer
 
 
 @dataclass(frozen=True)
-class Term:
+class Operand:
     """Operand of np.einsum and its letters as the step writes them, with the letter of the rows first."""
 
     value: Traced
@@ -126,7 +126,7 @@ def implied(inputs: str) -> str:
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
-def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
+def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
     """Casts the operands to their common dtype, and gives each its letters."""
     builder = builder_of(operands)
     strong = [
@@ -134,17 +134,17 @@ def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
     ]
     values = [Traced(builder, lifted(builder, operand, strong)) for operand in strong]
     dtype = np.result_type(*(value.dtype for value in values))
-    terms: list[Term] = []
+    terms: list[Operand] = []
     for value, letters in zip(values, parts, strict=True):
         if len(letters) != value.ndim:
             raise refuse(f"np.einsum: {letters!r} has {len(letters)} axes, but the operand has {value.ndim}")
-        terms.append(Term(value.astype(dtype), letters))
+        terms.append(Operand(value.astype(dtype), letters))
     check_rows(terms)
     check_sizes(terms)
     return terms
 
 
-def check_rows(terms: Sequence[Term]) -> None:
+def check_rows(terms: Sequence[Operand]) -> None:
     """Raises `StepError` unless all values have the same first letter, and no feature axis has it."""
     rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
@@ -158,7 +158,7 @@ def check_rows(terms: Sequence[Term]) -> None:
         )
 
 
-def check_sizes(terms: Sequence[Term]) -> None:
+def check_sizes(terms: Sequence[Operand]) -> None:
     """Raises `StepError` for a letter with two sizes, neither of them 1."""
     sizes: dict[str, int] = {}
     for term in terms:
@@ -171,7 +171,7 @@ def check_sizes(terms: Sequence[Term]) -> None:
             sizes[letter] = size if known == 1 else known
 
 
-def check_output(text: str, terms: Sequence[Term], output: str) -> None:
+def check_output(text: str, terms: Sequence[Operand], output: str) -> None:
     """Raises `StepError` unless the output begins with the rows and has letters of operands, each once."""
     rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
     if rows not in output:
@@ -191,7 +191,7 @@ def check_output(text: str, terms: Sequence[Term], output: str) -> None:
 # ---- what is computed --------------------------------------------------------------------------------------
 
 
-def combined(terms: Sequence[Term], output: str) -> Traced:
+def combined(terms: Sequence[Operand], output: str) -> Traced:
     """Multiplies all operands, from left to right, and sums over the letters that are not in the output."""
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
@@ -207,7 +207,7 @@ def combined(terms: Sequence[Term], output: str) -> Traced:
     return product.summed(output).with_axes(output.removeprefix(rows))
 
 
-def diagonal(term: Term) -> Labelled:
+def diagonal(term: Operand) -> Labelled:
     """Takes the diagonal over axes with the same letter, so that each letter occurs once."""
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):

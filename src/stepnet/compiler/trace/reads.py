@@ -45,7 +45,7 @@ MISSING = object()
 
 
 @dataclass(frozen=True)
-class Source:
+class ReadSource:
     """Way to get the parts of a value again, to see whether they changed.
 
     names: the names of the parts; None for a part that is not inspected. now: returns the parts as they are
@@ -56,7 +56,7 @@ class Source:
     now: Callable[[], Iterable[Any]]
 
 
-Rule = Callable[[Any], Sequence[Source] | None]
+Rule = Callable[[Any], Sequence[ReadSource] | None]
 """Where the parts of a framework's own objects come from; None for other objects."""
 
 
@@ -85,7 +85,7 @@ class Reads:
     """
 
     values: dict[str, Any]
-    seen: list[tuple[Source, tuple[Any, ...]]]
+    seen: list[tuple[ReadSource, tuple[Any, ...]]]
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
@@ -150,16 +150,16 @@ def no_rule(_: Any) -> None:
     """Returns None: the rule of steps that are written without a framework."""
 
 
-def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[Source] = ()) -> Reads:
+def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
     """Finds all values that a step reads besides its arguments.
 
     rule: returns the sources of a framework's objects, and None for other values. name: the step's name, for
     its attributes. everywhere: sources of values that every step reads.
     """
-    values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
+    values, opened, seen = dict[str, Any](), set[int](), list[tuple[ReadSource, tuple[Any, ...]]]()
     remaining = [(name, step)]
 
-    def look(at: str, sources: Iterable[Source]) -> None:
+    def look(at: str, sources: Iterable[ReadSource]) -> None:
         """Notes the parts of a value, and adds them to the values to open."""
         inner = list[tuple[str, Any]]()
         for source in sources:
@@ -219,7 +219,7 @@ def frozen(value: Any) -> Any:
 # ---- where the parts of values come from -------------------------------------------------------------------
 
 
-def sources_of(value: Any) -> Sequence[Source] | None:
+def sources_of(value: Any) -> Sequence[ReadSource] | None:
     """Returns the sources of a value's parts; None if the value is not opened."""
     if value is os.environ or isinstance(value, BYTES):
         return None
@@ -227,16 +227,16 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]
     if isinstance(value, list | tuple | deque | Set):
         whole = cast("Collection[Any]", value)
-        return [Source(tuple(f"[{place}]" for place in range(len(whole))), whole.__iter__)]
+        return [ReadSource(tuple(f"[{place}]" for place in range(len(whole))), whole.__iter__)]
     if isinstance(value, partial):
         made = cast("partial[Any]", value)
-        return [Source(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
+        return [ReadSource(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
     if isinstance(value, MethodType):
-        return [Source(("__func__", "self"), lambda: (value.__func__, value.__self__))]
+        return [ReadSource(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
         return of_function(value) if is_followed(value) else of_closure(value)
     if isinstance(value, ContextVar):
-        return [Source(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
+        return [ReadSource(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
     if isinstance(value, type):
         own_class = cast("type[Any]", value)
         return [*of_bases(own_class), *of_classes(own_class)] if is_followed(own_class) else None
@@ -257,7 +257,7 @@ def of_mapping(
     known: Mapping[Any, Any],
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
-) -> Source:
+) -> ReadSource:
     """Makes the source of a mapping's items.
 
     name: returns the name of a key's item. now: returns the mapping, if each thread has another one.
@@ -268,10 +268,10 @@ def of_mapping(
         current = known if now is None else now()
         return (*current, *current.values())
 
-    return Source((*[None] * len(names), *names), items)
+    return ReadSource((*[None] * len(names), *names), items)
 
 
-def of_slots(value: Any) -> Source:
+def of_slots(value: Any) -> ReadSource:
     """Makes the source of an object's attributes that are in slots, not in its `__dict__`."""
     slots = {
         name: slot
@@ -280,20 +280,20 @@ def of_slots(value: Any) -> Source:
         for name, slot in vars(kind).items()
         if isinstance(slot, MemberDescriptorType)
     }
-    return Source(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
+    return ReadSource(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
 
 
-def of_classes(value: Any) -> list[Source]:
+def of_classes(value: Any) -> list[ReadSource]:
     """Lists the sources of methods and attributes that the user's own classes of an object have."""
     return of_bases(cast("type[Any]", type(value)))
 
 
-def of_bases(kind: type[Any]) -> list[Source]:
+def of_bases(kind: type[Any]) -> list[ReadSource]:
     """Lists the sources of methods and attributes of a class and its bases that are the user's own."""
     return [of_class(base) for base in kind.__mro__ if is_followed(base)]
 
 
-def of_class(kind: type[Any]) -> Source:
+def of_class(kind: type[Any]) -> ReadSource:
     """Makes the source of methods and attributes that a class itself defines."""
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
@@ -303,16 +303,16 @@ def of_class(kind: type[Any]) -> Source:
         inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
         return (*own, *inner)
 
-    return Source((*[None] * len(names), *names), now)
+    return ReadSource((*[None] * len(names), *names), now)
 
 
-def of_closure(function: FunctionType) -> list[Source]:
+def of_closure(function: FunctionType) -> list[ReadSource]:
     """Lists the source of the variables that a function, such as a decorator's, closes over."""
     cells = function.__closure__ or ()
-    return [Source(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
+    return [ReadSource(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
 
 
-def of_function(function: FunctionType) -> list[Source]:
+def of_function(function: FunctionType) -> list[ReadSource]:
     """Lists the sources of the variables that a function closes over, the globals it reads, and its
     defaults.
     """
@@ -321,22 +321,22 @@ def of_function(function: FunctionType) -> list[Source]:
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
     return [
         *of_closure(function),
-        Source(names, lambda: [own.get(name, MISSING) for name in names]),
-        Source(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
+        ReadSource(names, lambda: [own.get(name, MISSING) for name in names]),
+        ReadSource(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
         *(
             []
             if ENVIRONMENT.isdisjoint({*names, *attributes})
-            else [Source(("os.environ",), lambda: [os.environ])]
+            else [ReadSource(("os.environ",), lambda: [os.environ])]
         ),
         *(source for name in modules for source in of_module(name, own[name], attributes)),
     ]
 
 
-def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[Source]:
+def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
     """Yields the source of those attributes of the user's own module whose names the code uses."""
     if is_followed(module):
         names = sorted(attributes & vars(module).keys())
-        yield Source(
+        yield ReadSource(
             tuple(f"{name}.{inner}" for inner in names),
             lambda: [vars(module).get(inner, MISSING) for inner in names],
         )

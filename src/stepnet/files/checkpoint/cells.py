@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from stepnet.files.checkpoint.expressions import Graph, Product, operators
+from stepnet.files.checkpoint.expressions import ExpressionGraph, MatrixProduct, operators
 from stepnet.files.checkpoint.protobuf import Message
 from stepnet.files.model import Array
 
@@ -23,7 +23,7 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 
 
 @dataclass(frozen=True)
-class Cell:
+class GraphCell:
     """A recurrent cell of a graph.
 
     arrays: the names of its constants, by Keras' names of weights.
@@ -48,9 +48,9 @@ class Cell:
         return "/".join(steps) or self.arrays["kernel"].removesuffix("/ReadVariableOp/resource")
 
 
-def cells(graph: Message, arrays: Mapping[str, Array]) -> list[Cell]:
+def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
     """The cells of a graph; arrays: its constants."""
-    expressions = Graph(operators(graph), arrays)
+    expressions = ExpressionGraph(operators(graph), arrays)
     for scope, name in expressions.operators:
         expressions.of((scope, name, 0))
     candidates = list(cells_in(expressions))
@@ -60,7 +60,7 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[Cell]:
     return [*recognised, *others.values()]
 
 
-def cells_in(graph: Graph) -> Iterator[Cell]:
+def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """The cells of a graph: those that compute exactly what a cell of Keras does, and those of unknown kind
     with at most one candidate for the bias.
     """
@@ -73,27 +73,27 @@ def cells_in(graph: Graph) -> Iterator[Cell]:
         for kind, bias, inner, outer in product(kinds, ["", *loop.biases], ACTIVATIONS, ACTIVATIONS):
             terms = (graph.number("constant", "", bias, 0),) if bias else ()
             does = (partial(graph.number, activation, 0) for activation in (inner, outer))
-            results = kinds[kind](Parts(graph, loop.item, loop.recurrent, terms, *does))
+            results = kinds[kind](CellParts(graph, loop.item, loop.recurrent, terms, *does))
             if loop.becomes < made and loop.recurrent.left in graph.memories and loop.becomes in results:
                 named = {**arrays, **({"bias": bias} if bias else {})}
-                yield Cell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), turned)
+                yield GraphCell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), turned)
                 break
         else:
             if len(loop.biases) < 2:
-                yield Cell({**arrays, **dict(zip(["bias"], loop.biases, strict=False))}, reverse=turned)
+                yield GraphCell({**arrays, **dict(zip(["bias"], loop.biases, strict=False))}, reverse=turned)
 
 
 @dataclass(frozen=True)
-class Parts:
+class CellParts:
     """The parts of a Keras cell in a graph.
 
     item, recurrent: the products with the kernel and the recurrent kernel. bias: the expression of the bias,
     or (). inner, outer: the activations of the gates and of the candidate.
     """
 
-    graph: Graph
-    item: Product
-    recurrent: Product
+    graph: ExpressionGraph
+    item: MatrixProduct
+    recurrent: MatrixProduct
     bias: tuple[int, ...]
     inner: Callable[[int], int]
     outer: Callable[[int], int]
@@ -119,12 +119,12 @@ class Parts:
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
-def rnn(parts: Parts) -> Iterator[int]:
+def rnn(parts: CellParts) -> Iterator[int]:
     """The next memory of a SimpleRNN."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
-def lstm(parts: Parts) -> Iterator[int]:
+def lstm(parts: CellParts) -> Iterator[int]:
     """The next memory of an LSTM, for each memory of the graph that may be its cell state."""
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
@@ -136,7 +136,7 @@ def lstm(parts: Parts) -> Iterator[int]:
             yield graph.times(parts.inner(o), parts.outer(moved))
 
 
-def gru(parts: Parts) -> Iterator[int]:
+def gru(parts: CellParts) -> Iterator[int]:
     """The next memory of a GRU that resets after the product, in each form that Keras writes."""
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
@@ -146,7 +146,7 @@ def gru(parts: Parts) -> Iterator[int]:
             yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), graph.times(r, own[2]))))
 
 
-def gru_reset_before(parts: Parts) -> Iterator[int]:
+def gru_reset_before(parts: CellParts) -> Iterator[int]:
     """The next memory of a GRU that resets before the product, whose recurrent kernel is used in two
     pieces.
     """
@@ -161,14 +161,16 @@ def gru_reset_before(parts: Parts) -> Iterator[int]:
 
 
 # The next memory of each of Keras' cells, by the number of gates in its kernel.
-KINDS: dict[int, dict[str, Callable[[Parts], Iterator[int]]]] = {
+KINDS: dict[int, dict[str, Callable[[CellParts], Iterator[int]]]] = {
     1: {"rnn": rnn},
     3: {"gru": gru, "gru_reset_before": gru_reset_before},
     4: {"lstm": lstm},
 }
 
 
-def both_biases(graph: Graph, item: int, recurrent: int, bias: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def both_biases(
+    graph: ExpressionGraph, item: int, recurrent: int, bias: tuple[int, ...]
+) -> Iterator[tuple[int, int]]:
     """Two products plus the two biases of a constant, in each form in which Keras separates the biases."""
     if not bias:
         yield item, recurrent

@@ -143,7 +143,7 @@ def value_of(scope: str, text: str) -> Value:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """A product with a constant matrix.
 
     number: the number of the product.
@@ -159,7 +159,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopMemory:
     """A memory of a loop.
 
     becomes: the number of its next value.
@@ -168,8 +168,8 @@ class Loop:
     """
 
     becomes: int
-    item: Product
-    recurrent: Product
+    item: MatrixProduct
+    recurrent: MatrixProduct
     biases: tuple[str, ...]
 
 
@@ -177,7 +177,7 @@ Expression = tuple[str | int, ...]  # an operator, and the numbers of its operan
 
 
 @dataclass
-class Graph:
+class ExpressionGraph:
     """The expressions of a graph; equal ones have the same number."""
 
     operators: Mapping[tuple[str, str], Operator]
@@ -315,7 +315,7 @@ class Graph:
             pending += new
         return [] if pending else sorted(reached)
 
-    def loops(self) -> Iterator[Loop]:
+    def loops(self) -> Iterator[LoopMemory]:
         """The loops that may be cells: each pair of a product of an item and a product of another value whose
         matrices fit each other.
         """
@@ -331,13 +331,13 @@ class Graph:
                 if item.of_item and not recurrent.of_item and fits:
                     shapes = (gates,), (2, gates)
                     biases = tuple(name for name in names if self.arrays[name].shape in shapes)
-                    yield Loop(becomes, item, recurrent, biases)
+                    yield LoopMemory(becomes, item, recurrent, biases)
 
-    def product(self, number: int) -> Product | None:
+    def product(self, number: int) -> MatrixProduct | None:
         """A product with a constant matrix; None for any other expression."""
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:
             return None
         left, name = int(parts[1]), self.constant(int(parts[2]))
         of_item = self.expressions[left][0] == "item"
-        return Product(number, left, name, of_item) if name and self.arrays[name].ndim == 2 else None
+        return MatrixProduct(number, left, name, of_item) if name and self.arrays[name].ndim == 2 else None

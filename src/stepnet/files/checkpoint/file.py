@@ -132,7 +132,7 @@ Piece = tuple[
 
 
 @dataclass(frozen=True)
-class Entry:
+class VariableEntry:
     """The description of a variable in a table; kind is None for one that holds no numbers."""
 
     kind: Kind | None
@@ -145,14 +145,14 @@ class Entry:
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 
-def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> Entry:
+def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> VariableEntry:
     """The description of a variable from the fields of a message."""
     if kind not in KINDS and kind not in NO_NUMBERS:
         raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
     dimensions = tuple(dimension.number(1) for dimension in shape.messages(2))
     if len(dimensions) > 32 or math.prod(max(1, n) for n in dimensions) >= 1 << 48:
         raise FileError(f"{name!a} cannot have {dimensions} numbers")
-    return Entry(KINDS.get(kind), dimensions, tuple(map(piece_of, pieces)))
+    return VariableEntry(KINDS.get(kind), dimensions, tuple(map(piece_of, pieces)))
 
 
 def piece_of(place: Message) -> Piece:
@@ -168,7 +168,7 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
     return tuple(slice(start, end) for (start, _), end in zip(piece, ends, strict=True))
 
 
-def joined(name: str, variable: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
+def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
     """A variable assembled from its pieces; raises `FileError` unless they fill it exactly."""
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
@@ -231,7 +231,7 @@ class Shards:
     order: Literal["<", ">"]
     left: dict[Path, int]
 
-    def numbers(self, name: str, proto: Message, described: Entry) -> Array:
+    def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
         """The numbers that a BundleEntryProto points to."""
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:
@@ -291,7 +291,7 @@ def signed_code(number: int) -> bytes:
 
 def single(data: memoryview, store: Store) -> dict[str, Array]:
     """The variables of a checkpoint that is a single table."""
-    described: dict[str, Entry] = {}
+    described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
     for _, value in table(data, store):
         proto = message(value, store)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
-from stepnet.files.checkpoint.cells import Cell, cells
+from stepnet.files.checkpoint.cells import GraphCell, cells
 from stepnet.files.checkpoint.modules import by_names, model_of, version_of
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.tensors import tensor
@@ -64,7 +64,7 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
 
 
 def with_cells(
-    model: Model, graph_cells: Mapping[str, Cell], layout: str | None, layouts: Mapping[str, str]
+    model: Model, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
 ) -> Model:
     """A model with the cells of its graph as modules; a cell of unknown kind and layout becomes a problem."""
     modules: list[Module] = []
@@ -85,7 +85,7 @@ def with_cells(
     return replace(model, modules=(*model.modules, *modules), rest=rest, problems=problems)
 
 
-def module_of(name: str, cell: Cell, layout: str, arrays: Mapping[str, Array]) -> Module:
+def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
     """A cell as a module."""
     fields = ("gate_activation", "candidate_activation", "output_activation")
     values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}

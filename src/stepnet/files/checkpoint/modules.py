@@ -17,7 +17,7 @@ from stepnet.files.checkpoint import file
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.modules import modules_of
 from stepnet.files.keras.names import DIRECTIONS
-from stepnet.files.keras.parts import CELL, STACK, Part, Steps, part_at, words_of
+from stepnet.files.keras.parts import CELL, STACK, LayerPart, Steps, part_at, words_of
 from stepnet.files.model import Array, Model, among
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
@@ -87,7 +87,7 @@ def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str)
     layers: list[KerasLayer] = []
     for owner, held in owners.items():
         parts = tuple(
-            Part(words, arrays=tuple(cells[steps].items()))
+            LayerPart(words, arrays=tuple(cells[steps].items()))
             for words, (_, steps) in zip(worded([scope for scope, _ in held]), held, strict=True)
         )
         names = [name for part in parts for _, name in part.arrays]
@@ -111,7 +111,7 @@ def called(names: Iterable[str]) -> Steps:
 
 
 def worded(scopes: list[Steps]) -> list[Steps]:
-    """The words for the scopes of the cells of a layer; see `Part`."""
+    """The words for the scopes of the cells of a layer; see `LayerPart`."""
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)

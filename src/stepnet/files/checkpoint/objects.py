@@ -29,7 +29,7 @@ LENGTH = 4  # bytes of a text's length in the computation of the checksum
 
 
 @dataclass(frozen=True)
-class Node:
+class ObjectNode:
     """An object of a graph.
 
     children: the indices of the objects in its attributes, by the attributes' names. key, name: the names of
@@ -41,11 +41,11 @@ class Node:
     name: str = ""
 
 
-def at(nodes: Sequence[Node], path: Iterable[str]) -> Node | None:
+def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
     """The object at a path of attributes from the first object; None if there is none.
 
-    >>> at([Node({"cell": 1}), Node({}, "variables/0")], ["cell"])
-    Node(children={}, key='variables/0', name='')
+    >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
+    ObjectNode(children={}, key='variables/0', name='')
     """
     place = 0
     for step in path:
@@ -53,12 +53,12 @@ def at(nodes: Sequence[Node], path: Iterable[str]) -> Node | None:
     return nodes[place] if place < len(nodes) else None
 
 
-def program_names(nodes: Iterable[Node]) -> dict[str, str]:
+def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
     """The names of variables in the program, by their names in the checkpoint."""
     return {node.key: node.name for node in nodes if node.name}
 
 
-def objects(prefix: str) -> list[Node]:
+def objects(prefix: str) -> list[ObjectNode]:
     """The objects of a checkpoint; an empty list if it has no graph of objects."""
     index = existing(f"{prefix}.index")
     with named(index):
@@ -72,13 +72,13 @@ def objects(prefix: str) -> list[Node]:
         return [node_of(node) for node in graph.messages(1)]
 
 
-def node_of(proto: Message) -> Node:
+def node_of(proto: Message) -> ObjectNode:
     """The object of a TrackableObject."""
     children = {child.text(2): child.number(1) for child in proto.messages(1)}
     for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":
-            return Node(children, attribute.text(3), attribute.text(2))
-    return Node(children)
+            return ObjectNode(children, attribute.text(3), attribute.text(2))
+    return ObjectNode(children)
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:

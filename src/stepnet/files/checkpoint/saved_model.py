@@ -15,7 +15,7 @@ from pathlib import Path
 from stepnet.errors import FileError
 from stepnet.files.checkpoint import file, frozen
 from stepnet.files.checkpoint.modules import VALUE, by_names, model_of, version_of
-from stepnet.files.checkpoint.objects import Node, at, objects, program_names, renamed
+from stepnet.files.checkpoint.objects import ObjectNode, at, objects, program_names, renamed
 from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.jsons import parsed
 from stepnet.files.keras.config import layers_of
@@ -24,7 +24,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
 from stepnet.files.keras.nodes import Config, class_of, table
-from stepnet.files.keras.parts import Part, Steps, check_complete, is_filled, places
+from stepnet.files.keras.parts import LayerPart, Steps, check_complete, is_filled, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
@@ -67,7 +67,7 @@ def is_numbered(key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerMetadata:
     """A layer in the metadata: whether it runs a cell over steps, and its configuration."""
 
     runs: bool
@@ -79,20 +79,20 @@ class Layer:
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
-def metadata(data: bytes, store: Store) -> dict[Steps, Layer]:
+def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
     """The layers of keras_metadata.pb by the attributes that lead to them."""
-    by_path: dict[Steps, Layer] = {}
+    by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
         root, *steps = proto.text(3).split(".")
         if root == ROOT and proto.text(5).startswith("{"):
             node = parsed(proto.text(5).encode(), f"metadata of {proto.text(3)!a}", store)
-            by_path[tuple(steps)] = Layer(proto.text(4) == RUNS, node)
+            by_path[tuple(steps)] = LayerMetadata(proto.text(4) == RUNS, node)
     return by_path
 
 
 def described(
-    layers: Mapping[Steps, Layer],
-    nodes: Sequence[Node],
+    layers: Mapping[Steps, LayerMetadata],
+    nodes: Sequence[ObjectNode],
     called: Mapping[str, str],
     arrays: Mapping[str, Array],
     store: Store,
@@ -131,7 +131,7 @@ def described(
     return KerasFile(config, arrays, tuple(keras_layers), configured, "2", lost=lost)
 
 
-def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
+def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, LayerMetadata]]:
     """The layers that run cells over steps, and that are not part of another such layer."""
     taken = set[Steps]()
     for steps, layer in layers.items():
@@ -142,8 +142,8 @@ def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
 
 
 def with_variables(
-    part: Part, nodes: Sequence[Node], ways: Iterable[Steps], called: Mapping[str, str]
-) -> Part:
+    part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
+) -> LayerPart:
     """A part with its variables: those in its attributes, or in those of its cell."""
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
     keys = {own: node.key for own, node in places if node is not None and node.key}

@@ -13,7 +13,7 @@ from stepnet.files.keras.config import ConfiguredLayer
 from stepnet.files.keras.file import KerasFile
 from stepnet.files.keras.names import INPUT
 from stepnet.files.keras.nodes import Config, rounding
-from stepnet.files.keras.parts import Part
+from stepnet.files.keras.parts import LayerPart
 from stepnet.layout.options import option
 
 
@@ -64,7 +64,7 @@ def titled(name: str, class_name: str, config: Config) -> str:
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
-def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
+def is_held(name: str, part: LayerPart, recurrent: Collection[str]) -> bool:
     """Tells if a part of a layer is a module, or a direction of one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from stepnet.errors import FileError
 from stepnet.files.keras.names import INPUT, LOOKED_THROUGH, MODELS, TIMED
 from stepnet.files.keras.nodes import (
-    Call,
     Config,
+    LayerCall,
     Tensor,
     calls_of,
     class_of,
@@ -47,10 +47,10 @@ class Use:
     """The ways in which a model uses a layer.
 
     calls: how often it is called, including calls of the models around it. more, masked, training: as for
-    `Call`, of any call. besides: the names of the layers that compute further arguments. outputs: the number
-    of outputs of the model, if the layer computes one of several. states: whether its final states are among
-    these. bare: whether its outputs at the steps are not, while its states are. lost: whether no output of
-    the model is computed from it.
+    `LayerCall`, of any call. besides: the names of the layers that compute further arguments. outputs: the
+    number of outputs of the model, if the layer computes one of several. states: whether its final states are
+    among these. bare: whether its outputs at the steps are not, while its states are. lost: whether no output
+    of the model is computed from it.
     """
 
     calls: int = 1
@@ -173,7 +173,7 @@ def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[st
 
 
 @dataclass
-class Wiring:
+class ModelWiring:
     """The sources of tensors in a model, filled in during the walk over its layers.
 
     outputs: for layers that are skipped and for inner models: the outputs of layers behind each output of
@@ -194,7 +194,7 @@ class Wiring:
         chosen = calls[call : call + 1] or calls  # Keras 2 numbers calls across models
         return union(places[place] for places in chosen if place < len(places))
 
-    def fed(self, calls: Sequence[Call]) -> list[tuple[Sources, ...]]:
+    def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
         """The outputs of layers that each argument of a layer is, in each of its calls."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
@@ -211,14 +211,14 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
     config, counts, layers = table(model.get("config")), dict[str, int](), list[ConfiguredLayer]()
     chained = "input_layers" not in config
     entrances = {name: place for place, (name, *_) in enumerate(tensors(config.get("input_layers")))}
-    wiring = Wiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
+    wiring = ModelWiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
     below, seen = wiring.all_of("", {}), set[str]()
     for node in nodes_of(model):
         own, class_name = name_of(node), class_of(node)
         if own in seen and given_name(node):
             raise FileError(f"its configuration has two layers called {around.prefix + own!r}")
         seen.add(own)
-        calls = [Call(below, more=len(below) > 1)] if chained else calls_of(node)
+        calls = [LayerCall(below, more=len(below) > 1)] if chained else calls_of(node)
         fed = wiring.fed(calls)
         group = around.group or f"layers/{numbered(snake(str(node.get('class_name'))), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
@@ -244,7 +244,7 @@ def layer_of(
     node: Config,
     around: Around,
     group: str,
-    calls: Sequence[Call],
+    calls: Sequence[LayerCall],
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
@@ -292,7 +292,7 @@ def within(
     return inside(wrapper, timed, store)
 
 
-def use_of(calls: Sequence[Call], around: Around) -> Use:
+def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
     """Summarises how a model uses a layer, from the layer's calls."""
     return Use(
         around.calls * len(calls),

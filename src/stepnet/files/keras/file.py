@@ -28,7 +28,7 @@ from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
 from stepnet.files.keras.names import DIRECTIONS, INNER, KERNELS, NO_LAYERS, NO_WEIGHTS, VARIABLES
 from stepnet.files.keras.nodes import Config
 from stepnet.files.keras.parts import (
-    Part,
+    LayerPart,
     Steps,
     by_scope,
     check_complete,
@@ -63,7 +63,7 @@ class KerasLayer:
     name: str
     class_name: str | None
     config: Config | None
-    parts: tuple[Part, ...]
+    parts: tuple[LayerPart, ...]
     inputs: tuple[str, ...] = ()
     timed: str = ""
     use: Use | None = None
@@ -156,7 +156,7 @@ def without_arrays(
             yield layer.name, layer.class_name
 
 
-def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Place:
+def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
     """The place of a member's bytes; raises `FileError` for a compressed one."""
     if not member.stored:
         raise FileError(
@@ -165,7 +165,7 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Pla
     return zips.place_of(stream, member, size)
 
 
-def checked(stream: BufferedReader, place: zips.Place) -> None:
+def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
     """Raises `FileError` if the checksum of a place is wrong."""
     stream.seek(place.start)
     remaining, checksum = place.size, 0
@@ -215,7 +215,7 @@ def modern(
             yield KerasLayer(title(place, attributes), None, None, parts)
 
 
-def keras_layer(layer: ConfiguredLayer, parts: tuple[Part, ...]) -> KerasLayer:
+def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
     """A layer of the configuration, with its parts that have arrays."""
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
@@ -230,7 +230,9 @@ def natural(path: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
 
 
-def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part]) -> tuple[Part, ...]:
+def parts_in(
+    place: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
+) -> tuple[LayerPart, ...]:
     """The parts of a layer with their arrays, by paths in its group `place`; without random generators'
     states.
 
@@ -241,7 +243,7 @@ def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part])
         *steps, group, number = path.removeprefix(f"{place}/").split("/")
         if group == "vars" and NO_WEIGHTS not in steps:
             arrays.setdefault(tuple(steps), []).append((number, path))
-    parts: list[Part] = []
+    parts: list[LayerPart] = []
     for steps, numbers in arrays.items():
         part = part_at(steps, configured)
         variables = VARIABLES.get(part.class_name, KERNELS if is_kernels(part, steps) else ())
@@ -250,7 +252,7 @@ def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part])
     return tuple(sorted(parts, key=lambda part: [(word == "backward", natural(word)) for word in part.words]))
 
 
-def is_kernels(part: Part, steps: Steps) -> bool:
+def is_kernels(part: LayerPart, steps: Steps) -> bool:
     """Tells if arrays are a cell's by the names of their groups."""
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
@@ -359,7 +361,7 @@ def parts_of(weight: str) -> Iterator[str]:
 
 def parts_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
-) -> tuple[Part, ...]:
+) -> tuple[LayerPart, ...]:
     """The parts of a layer with their arrays, by the names of these."""
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():
@@ -375,9 +377,9 @@ def parts_by_name(
     if cells:
         parts = by_scope(cells, list(scopes))
     elif configured is not None and len(scopes) == 1:
-        parts = [Part((), configured.class_name, configured.config, configured.config)]
+        parts = [LayerPart((), configured.class_name, configured.config, configured.config)]
     else:
-        parts = [Part(words, in_cell=True) for words in words_of(list(scopes))]
+        parts = [LayerPart(words, in_cell=True) for words in words_of(list(scopes))]
     return tuple(
         replace(part, arrays=tuple(arrays.items()))
         for part, arrays in zip(parts, scopes.values(), strict=True)

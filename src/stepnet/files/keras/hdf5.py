@@ -25,10 +25,10 @@ import numpy as np
 from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
 from stepnet.files.keras import hdf5_parts as parts
-from stepnet.files.keras.hdf5_parts import Bytes, Kind, Message, broken
+from stepnet.files.keras.hdf5_parts import ElementKind, FileBytes, HeaderMessage, broken
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
-from stepnet.files.zips import Place
+from stepnet.files.zips import ByteRange
 
 Array = np.ndarray
 Attribute = str | tuple[str, ...] | Array
@@ -71,7 +71,7 @@ def named(path: str | Path) -> Generator[None]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def content(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Content:
+def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
     """As `read`, for the bytes at a place in an open file, such as a zip's member; errors have no path."""
     file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
@@ -112,7 +112,7 @@ def within(path: str) -> Generator[None]:
         raise FileError(f"{path!r}: {error}" if path else str(error)) from None
 
 
-def attributes_of(file: Bytes, messages: list[Message]) -> Attributes:
+def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
     """The attributes of an object that are texts or numbers."""
     by_name: Attributes = {}
     for message in messages:
@@ -127,7 +127,7 @@ def attributes_of(file: Bytes, messages: list[Message]) -> Attributes:
     return by_name
 
 
-def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
+def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
     """Name and value of an attribute message (IV.A.2.m); the value is None if it is no text or numbers."""
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
@@ -150,7 +150,7 @@ def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
     return name, texts if shape else texts[0]
 
 
-def array_of(file: Bytes, messages: list[Message], attributes: Attributes) -> Array | None:
+def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
     """The array of an object header; None for a group, and for an array of anything but numbers."""
     by_kind = {message.kind: message for message in messages}
     if parts.LAYOUT not in by_kind or parts.KIND not in by_kind or parts.SHAPE not in by_kind:
@@ -161,7 +161,7 @@ def array_of(file: Bytes, messages: list[Message], attributes: Attributes) -> Ar
         raise FileError("its kind of numbers is named in another place, which stepnet does not read")
     kind, shape = parts.kind_of(by_kind[parts.KIND].body), parts.shape_of(by_kind[parts.SHAPE].body)
     if kind.size == 2 and kind.dtype is None and attributes.get("dtype") == "bfloat16":
-        kind = Kind(2, np.dtype(ml_dtypes.bfloat16))  # Keras marks it so, as HDF5 had no such kind
+        kind = ElementKind(2, np.dtype(ml_dtypes.bfloat16))  # Keras marks it so, as HDF5 had no such kind
     if kind.dtype is None and by_kind[parts.KIND].body[0] & 0x0F in (0, 1):
         raise FileError(f"it holds numbers of {kind.size} bytes that NumPy lacks; save it as float32")
     if kind.dtype is None or shape is None:
@@ -171,7 +171,7 @@ def array_of(file: Bytes, messages: list[Message], attributes: Attributes) -> Ar
 
 
 def stored(
-    file: Bytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
+    file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
     """The numbers that a layout message (IV.A.2.i) points to."""
     version, form = body[0], body[1]
@@ -196,7 +196,7 @@ def stored(
 
 
 def chunked(
-    file: Bytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
+    file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
     """The numbers of an array that is stored in blocks of equal shape, each compressed by itself."""
     rank, tree = struct.unpack_from("<BQ", body, 2)

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.store import OBJECT, Store
-from stepnet.files.zips import Place
+from stepnet.files.zips import ByteRange
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NOWHERE = (1 << 64) - 1  # the undefined address
@@ -40,7 +40,7 @@ LONGEST = 4096  # bytes of a name
 
 
 @dataclass
-class Bytes:
+class FileBytes:
     """The bytes of a file, each of which may be taken once, and the limit on memory.
 
     Parts of a sound file do not overlap. If more bytes are taken than it has, its addresses lead in circles.
@@ -95,13 +95,13 @@ def broken(fact: str) -> FileError:
     return FileError(f"this is not a complete HDF5 file ({fact})")
 
 
-def opened(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Bytes:
+def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> FileBytes:
     """Opens the bytes of a file, or of a place in it; none of them is taken yet."""
-    place = place or Place(0, stream.seek(0, os.SEEK_END))
-    return Bytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
+    place = place or ByteRange(0, stream.seek(0, os.SEEK_END))
+    return FileBytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
 
 
-def root(file: Bytes) -> int:
+def root(file: FileBytes) -> int:
     """The address of the object header of the file's outermost group, from the superblock (II.A)."""
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
@@ -126,7 +126,7 @@ def root(file: Bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class HeaderMessage:
     """A message of an object header."""
 
     kind: int
@@ -134,33 +134,33 @@ class Message:
     body: bytes
 
 
-def header(file: Bytes, at: int) -> list[Message]:
+def header(file: FileBytes, at: int) -> list[HeaderMessage]:
     """The messages of an object header (IV.A.1)."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
     if start[0] != 1:
         raise broken(f"there is no object header at {at}")
-    blocks, messages = [(at + 16, struct.unpack_from("<I", start, 8)[0])], list[Message]()
+    blocks, messages = [(at + 16, struct.unpack_from("<I", start, 8)[0])], list[HeaderMessage]()
     while blocks:
         data, here = file.take(*blocks.pop(0)), 0
         while here + 8 <= len(data):
             kind, size, flags = struct.unpack_from("<HHB", data, here)
             file.store.take(OBJECT, "its headers")
-            messages.append(Message(kind, flags, data[here + 8 : here + 8 + size]))
+            messages.append(HeaderMessage(kind, flags, data[here + 8 : here + 8 + size]))
             if kind == MORE:
                 blocks.append(struct.unpack_from("<QQ", messages[-1].body))
             here += 8 + size
     return messages
 
 
-def modern_header(file: Bytes, at: int) -> list[Message]:
+def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
     """The messages of an object header of version 2 (IV.A.1.b)."""
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     size = int.from_bytes(file.take(at, before + width)[before:], "little")
-    blocks, messages = [(at + before + width, size)], list[Message]()
+    blocks, messages = [(at + before + width, size)], list[HeaderMessage]()
     ordered = 2 * bool(flags & 0x04)
     while blocks:
         data, here = file.take(*blocks.pop(0)), 0
@@ -168,7 +168,7 @@ def modern_header(file: Bytes, at: int) -> list[Message]:
             kind, size, marks = struct.unpack_from("<BHB", data, here)
             file.store.take(OBJECT, "its headers")
             here += 4 + ordered
-            messages.append(Message(kind, marks, data[here : here + size]))
+            messages.append(HeaderMessage(kind, marks, data[here : here + size]))
             if kind == MORE:
                 place, length = struct.unpack_from("<QQ", messages[-1].body)
                 if length < 8:
@@ -181,7 +181,7 @@ def modern_header(file: Bytes, at: int) -> list[Message]:
 # Groups
 
 
-def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
+def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
     """The addresses of the objects in a group, by name; empty for an object that is no group."""
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -208,7 +208,7 @@ def large(body: bytes, counter: int) -> bool:
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
 
-def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
+def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
     """Names and addresses in a group of the old form: a tree of tables (III.B), and a heap of names
     (III.D).
     """
@@ -228,14 +228,14 @@ def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafEntry:
     """An entry of a leaf node of a tree."""
 
     key: bytes
     child: int
 
 
-def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
+def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
     """The entries in the leaf nodes of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
 
     width: the bytes of a key.
@@ -253,7 +253,7 @@ def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
             if level:
                 nodes.append(child)
             else:
-                yield Leaf(data[here : here + width], child)
+                yield LeafEntry(data[here : here + width], child)
 
 
 def link(body: bytes) -> tuple[bytes, int]:
@@ -304,7 +304,7 @@ def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ElementKind:
     """The kind of an array's elements.
 
     size: the bytes of an element. dtype: of numbers, else None. text: for texts, the function that decodes
@@ -313,10 +313,10 @@ class Kind:
 
     size: int
     dtype: np.dtype[Any] | None = None
-    text: Callable[[Bytes, bytes], str] | None = None
+    text: Callable[[FileBytes, bytes], str] | None = None
 
 
-def kind_of(body: bytes) -> Kind:
+def kind_of(body: bytes) -> ElementKind:
     """The kind in a datatype message (IV.A.2.d)."""
     group, bits, size = (
         body[0] & 0x0F,
@@ -325,27 +325,27 @@ def kind_of(body: bytes) -> Kind:
     )
     order = ">" if bits & 1 else "<"
     if group == 0 and size in (1, 2, 4, 8) and struct.unpack_from("<HH", body, 8) == (0, 8 * size):
-        return Kind(size, np.dtype(f"{order}{'i' if bits & 8 else 'u'}{size}"))
+        return ElementKind(size, np.dtype(f"{order}{'i' if bits & 8 else 'u'}{size}"))
     if group == 1 and not bits & 0x40:
         offset, *parts = struct.unpack_from("<HHBBBBI", body, 8)
         dtype = FLOATS.get(tuple(parts))
         if dtype is not None and size == dtype.itemsize and offset == 0:
-            return Kind(size, dtype.newbyteorder(order))
+            return ElementKind(size, dtype.newbyteorder(order))
     if group == 8 and size == 1 and b"FALSE\0" in body and b"TRUE\0" in body:
-        return Kind(1, np.dtype(np.bool_))  # as h5py writes it
+        return ElementKind(1, np.dtype(np.bool_))  # as h5py writes it
     if group == 3 and size:
-        return Kind(size, text=padded_text)
+        return ElementKind(size, text=padded_text)
     if group == 9 and bits & 0x0F == 1 and size == 16:
-        return Kind(size, text=heap_text)
-    return Kind(size)
+        return ElementKind(size, text=heap_text)
+    return ElementKind(size)
 
 
-def padded_text(file: Bytes, data: bytes) -> str:
+def padded_text(file: FileBytes, data: bytes) -> str:
     """A text of fixed length without its padding."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
-def heap_text(file: Bytes, data: bytes) -> str:
+def heap_text(file: FileBytes, data: bytes) -> str:
     """A text of variable length; data: its length, the address of its heap (III.E) and its number there."""
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:
@@ -358,7 +358,7 @@ def heap_text(file: Bytes, data: bytes) -> str:
     return text(content[:length])
 
 
-def heap(file: Bytes, at: int) -> dict[int, bytes]:
+def heap(file: FileBytes, at: int) -> dict[int, bytes]:
     """The objects of a global heap by number."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()

@@ -21,7 +21,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.names import ACTIVATIONS, DIRECTIONS, DROPOUTS, INPUT, MERGES, MODELS, NOTES, PARTS
 from stepnet.files.keras.new_layers import names_of, new_layers
 from stepnet.files.keras.nodes import class_of
-from stepnet.files.keras.parts import Part
+from stepnet.files.keras.parts import LayerPart
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, Model, Module, among
 from stepnet.files.others import Stated
@@ -142,7 +142,7 @@ def of_part(
     path: Path,
     file: KerasFile,
     layer: KerasLayer,
-    part: Part,
+    part: LayerPart,
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
@@ -212,7 +212,7 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
         yield "its mask is given when the model runs"
 
 
-def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
+def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Notes on settings of a part that no layout has."""
     named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
     notes = [NOTES[name] for name in named if part.run.get(name)]
@@ -225,7 +225,7 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array], current: bool) -> None:
+def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Array], current: bool) -> None:
     """Raises `FileError` if the arrays of a cell do not fit its configuration; current: whether Keras 3 wrote
     it, where `reset_after` is True if it is left out.
     """
@@ -256,7 +256,7 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array],
 # ---- both directions ---------------------------------------------------------------------------------------
 
 
-def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]]) -> list[Module]:
+def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
     """The modules of a layer, where two that differ only in their direction are joined."""
     by_words, modules = {part.words: cell_module for part, cell_module in cells}, list[Module]()
     for part, module in cells:
@@ -297,7 +297,7 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
     )
 
 
-def one_way(path: Path, part: Part, module: Module) -> Module:
+def one_way(path: Path, part: LayerPart, module: Module) -> Module:
     """A module that is one direction of a Bidirectional, with `alone` set."""
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
@@ -306,7 +306,7 @@ def one_way(path: Path, part: Part, module: Module) -> Module:
     )
 
 
-def merge_of(path: Path, part: Part, name: str) -> str | None:
+def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
     """Returns how the outputs of both directions are merged; None if the file does not specify it."""
     if part.merge is None and not part.run:
         return None
@@ -326,7 +326,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
-def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
+def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> str:
     """The layout of a cell of Keras' own, in the version of Keras that wrote the file."""
     cell = str(part.cell)
     if cell.startswith("cudnn"):

@@ -18,7 +18,7 @@ Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and 
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """A call of a layer in a configuration.
 
     tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
@@ -31,19 +31,19 @@ class Call:
     training: bool = False
 
 
-def calls_of(node: Config) -> list[Call]:
+def calls_of(node: Config) -> list[LayerCall]:
     """The calls of a layer of a functional model."""
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
-def call_of(node: object) -> Call:
+def call_of(node: object) -> LayerCall:
     """A call of a layer, from its configuration.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
     wrote a list of tensors, each of which may have such arguments behind it.
 
     >>> call_of([["lstm", 0, 0, {"training": True}]])
-    Call(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
+    LayerCall(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
     >>> call_of({"args": [["gru", 0, 0]], "kwargs": {"initial_state": ["gru", 0, 1]}}).more
     True
     """
@@ -54,7 +54,7 @@ def call_of(node: object) -> Call:
     words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
     others = [value for name, value in words if name not in ("mask", "training")]
     all_tensors = (*tensors(values), *tensors(others))
-    return Call(
+    return LayerCall(
         all_tensors,
         more=len(all_tensors) > 1 or any(not any(tensors(value)) for value in others),
         masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),

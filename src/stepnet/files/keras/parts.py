@@ -38,7 +38,7 @@ STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerPart:
     """A part of a layer that may have arrays of its own.
 
     Attributes:
@@ -126,7 +126,7 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
                 yield Below((key,), () if key in UNNAMED else (key,), table(value))
 
 
-def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Part]:
+def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
     """A layer and its parts in order, by the path of their groups.
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
@@ -137,9 +137,9 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
     cell/cells/lstm_cell cells/0 (LSTMCell)
     cell/cells/lstm_cell_1 cells/1 (LSTMCell)
     """
-    outermost = Part(run=table(node.get("config")))
-    pending: list[tuple[Config, Steps, Part]] = [(node, (), outermost)]
-    parts: dict[Steps, Part] = {}
+    outermost = LayerPart(run=table(node.get("config")))
+    pending: list[tuple[Config, Steps, LayerPart]] = [(node, (), outermost)]
+    parts: dict[Steps, LayerPart] = {}
     while pending:
         node, steps, around = pending.pop()
         if len(steps) > DEEPEST:
@@ -169,7 +169,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
     return parts
 
 
-def part_at(steps: Steps, configured: Mapping[Steps, Part]) -> Part:
+def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
     """The part at a path of groups: a known one, or one that is described by the names of the groups.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
@@ -179,10 +179,10 @@ def part_at(steps: Steps, configured: Mapping[Steps, Part]) -> Part:
     if part is not None:
         return part
     words = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNNAMED)
-    return Part(words, in_cell=bool({"cell", "cells"} & {*steps}))
+    return LayerPart(words, in_cell=bool({"cell", "cells"} & {*steps}))
 
 
-def check_complete(expected: Iterable[Part], parts: Iterable[Part]) -> None:
+def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
     """Raises `FileError` if a configuration has cells without arrays in the file."""
     filled = {part.words for part in parts if part.arrays}
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
@@ -190,7 +190,7 @@ def check_complete(expected: Iterable[Part], parts: Iterable[Part]) -> None:
         raise FileError(f"its configuration has {missing[0]}, of which the file has no arrays")
 
 
-def is_filled(node: Config, parts: Iterable[Part]) -> bool:
+def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
     """Tells if the file of a layer must have arrays of it: it is of a class of Keras' own that has some, or
     runs a cell of such a class. parts: it and its parts, by its configuration.
     """
@@ -200,7 +200,7 @@ def is_filled(node: Config, parts: Iterable[Part]) -> bool:
 # ---- the names of weights ----------------------------------------------------------------------------------
 
 
-def by_scope(parts: Sequence[Part], scopes: Sequence[Steps]) -> list[Part]:
+def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
     """The part that each scope of names belongs to: by name, or else by order.
 
     Raises `FileError` for another number of scopes.

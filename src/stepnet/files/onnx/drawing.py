@@ -15,7 +15,7 @@ OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 
 
-class Drawing:
+class GraphBuilder:
     """The nodes of a graph that is being built, and its initializers, each with its numbers."""
 
     def __init__(self, onnx: Any) -> None:

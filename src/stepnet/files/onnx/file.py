@@ -14,17 +14,17 @@ from stepnet.files.onnx.graph import (
     DOMAINS,
     Constant,
     Folder,
+    GraphNode,
+    GraphScope,
     Key,
-    Node,
     Output,
-    Scope,
     Source,
     Walk,
     find,
     value_of,
 )
 from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, OUTPUTS, STATES, OnnxNode, filled, misfit
-from stepnet.files.onnx.states import Beginning, lengths, state
+from stepnet.files.onnx.states import InitialState, lengths, state
 from stepnet.files.onnx.tensor import Array, Proto, array_of
 from stepnet.files.onnx.unrolled import unrolled
 from stepnet.files.paths import existing, library
@@ -116,7 +116,7 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
     """The recurrent nodes of a model, the walk over its nodes, and the folder that computed constants."""
     walk, folder = Walk(model, store), Folder(store)
-    names: dict[Node, str] = {}
+    names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
     for node in walk.nodes:
         if node.op in REFUSED and node.domain == "com.microsoft":
@@ -135,21 +135,21 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
     return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
 
 
-def is_recurrent(node: Node) -> bool:
+def is_recurrent(node: GraphNode) -> bool:
     """Tells if a node is one of ONNX's recurrent ones."""
     return node.op in GATES and node.domain in DOMAINS
 
 
-def outputs_used(node: Node, used: Collection[Key]) -> tuple[str, ...]:
+def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
     """The outputs of a recurrent node that are used, by ONNX's names."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
-def layer(node: Node, name: str, walk: Walk, folder: Folder) -> OnnxNode:
+def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
     """A recurrent node with its arrays and attributes."""
     arrays: dict[str, Array] = {}
-    begins: dict[str, Beginning] = {}
+    begins: dict[str, InitialState] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
         if not value:
             continue
@@ -195,7 +195,7 @@ def in_order(array: Array, store: Store, what: str) -> Array:
     return np.ascontiguousarray(array)
 
 
-def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
+def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
     """Returns why a weight is not a constant, in words."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
@@ -210,7 +210,7 @@ def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
     return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
 
 
-def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
+def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
     """The names of a value and of those that it comes from by nodes that only move numbers, and the source of
     the last of them.
     """
@@ -225,7 +225,7 @@ def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], So
     return tuple(names), None
 
 
-def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
+def placed(node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
     """A recurrent node with the fields about its input filled in."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
@@ -236,7 +236,7 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
 
 
 def follows_on(
-    node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
+    node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
     """Tells if X of a node is Y of another, with both directions concatenated; None if Y is too large for the
     test, which computes the nodes in between on distinct labels.

@@ -29,7 +29,7 @@ FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Scope:
+class GraphScope:
     """A graph, or the body of a function in one of its calls.
 
     sources: the source of each value, by name; None for an input of the model.
@@ -39,13 +39,13 @@ class Scope:
     """
 
     sources: dict[str, "Constant | Output | Link | None"]
-    outer: "Scope | None" = None
+    outer: "GraphScope | None" = None
     attributes: dict[str, Proto] = field(default_factory=dict[str, Proto])
     opset: int = 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Node:
+class GraphNode:
     """A node. Its name is prefixed by the names of the enclosing calls. A missing input is ''."""
 
     op: str
@@ -54,7 +54,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Proto]
-    scope: Scope
+    scope: GraphScope
     proto: Proto
 
 
@@ -69,7 +69,7 @@ class Constant:
 class Output:
     """The source of a value that is the output of a node with that index."""
 
-    node: Node
+    node: GraphNode
     index: int
 
 
@@ -77,12 +77,12 @@ class Output:
 class Link:
     """The source of a value that is an alias of a value in another scope."""
 
-    scope: Scope
+    scope: GraphScope
     name: str
 
 
 Source = Constant | Output | Link | None
-Key = tuple[Scope, str]
+Key = tuple[GraphScope, str]
 
 
 class Walk:
@@ -97,16 +97,16 @@ class Walk:
     def __init__(self, model: Proto, store: Store) -> None:
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
         self.types: dict[Key, Proto] = {}
         self.ends: list[Key] = []
-        self.bodies: dict[Node, dict[str, tuple[Proto, Scope]]] = {}
-        self.main = self.graph(model.graph, Scope({}, opset=opset_of(model, 1)), "", 0)
+        self.bodies: dict[GraphNode, dict[str, tuple[Proto, GraphScope]]] = {}
+        self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
-    def graph(self, graph: Proto, outer: Scope, path: str, depth: int) -> Scope:
+    def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:
         """The scope of a graph, in an outer one."""
         inputs = {text(value.name): None for value in graph.input}
-        scope = Scope({**inputs}, outer, outer.attributes, outer.opset)
+        scope = GraphScope({**inputs}, outer, outer.attributes, outer.opset)
         scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
         typed = (*graph.input, *graph.value_info)
         self.types.update({(scope, text(value.name)): value.type for value in typed})
@@ -114,7 +114,7 @@ class Walk:
         self.body(graph.node, scope, path, depth)
         return scope
 
-    def sizes(self, scope: Scope, name: str) -> tuple[int, ...]:
+    def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
         """The shape of a value in the model, with 0 for an open size; () if it is unknown."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
@@ -124,7 +124,7 @@ class Walk:
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
-    def body(self, protos: Iterable[Proto], scope: Scope, path: str, depth: int) -> None:
+    def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
         """Adds the nodes of a graph or of a function to its scope."""
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
@@ -146,12 +146,12 @@ class Walk:
             if function is not None:
                 self.call(function, node, depth + 1)
 
-    def call(self, function: Proto, node: Node, depth: int) -> None:
+    def call(self, function: Proto, node: GraphNode, depth: int) -> None:
         """Adds the nodes of a function; its inputs and outputs are links to those of the node calling it."""
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
         opset = opset_of(function, node.scope.opset)
-        inner = Scope(dict.fromkeys(names), None, {**defaults, **node.attributes}, opset)
+        inner = GraphScope(dict.fromkeys(names), None, {**defaults, **node.attributes}, opset)
         links = [(name, outside) for name, outside in zip(names, node.inputs, strict=False) if outside]
         inner.sources.update({name: Link(node.scope, outside) for name, outside in links})
         self.body(function.node, inner, f"{node.name}/", depth)
@@ -164,7 +164,7 @@ def opset_of(proto: Proto, usual: int) -> int:
     return next((opset.version for opset in proto.opset_import if text(opset.domain) in DOMAINS), usual)
 
 
-def node_of(proto: Proto, scope: Scope, path: str) -> Node:
+def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
     """A node in its scope, with references to the attributes of a call resolved."""
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -175,13 +175,13 @@ def node_of(proto: Proto, scope: Scope, path: str) -> Node:
     inputs, outputs = (tuple(map(text, names)) for names in (proto.input, proto.output))
     name = text(proto.name) or next(filter(None, outputs), "")
     op, domain = text(proto.op_type), text(proto.domain)
-    return Node(op, domain, path + name, inputs, outputs, attributes, scope, proto)
+    return GraphNode(op, domain, path + name, inputs, outputs, attributes, scope, proto)
 
 
-def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:
+def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
     """The source of a value behind all links, with its scope and its name there."""
     for _ in range(10 * DEPTH):
-        inner: Scope | None = scope
+        inner: GraphScope | None = scope
         while inner is not None and name not in inner.sources:
             inner = inner.outer
         source = inner.sources[name] if inner is not None else None
@@ -218,7 +218,7 @@ class Folder:
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
-        self.nodes: set[Node] = set()
+        self.nodes: set[GraphNode] = set()
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
@@ -227,7 +227,7 @@ class Folder:
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
-    def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
+    def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
         """A value as an array; None if it is no constant. Raises `FileError` for a tensor that is not
         read.
         """
@@ -242,7 +242,7 @@ class Folder:
                 self.values[key] = outputs[source.index] if source.index < len(outputs) else None
         return self.values[key]
 
-    def computed(self, node: Node, depth: int) -> Sequence[Array]:
+    def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
         """The outputs of a node on constants; () if its inputs are no constants, or it is not in the
         table.
         """
@@ -264,7 +264,7 @@ class Folder:
                 self.store.take(output.nbytes, f"{node.op} {node.name!r}")
         return outputs
 
-    def use(self, scope: Scope, name: str) -> None:
+    def use(self, scope: GraphScope, name: str) -> None:
         """Marks a value, and all values that it is computed from, as used by layers.
 
         The input of Shape is not marked, because only its sizes are used.
@@ -290,14 +290,14 @@ class Folder:
             return []
         return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
 
-    def filling(self, node: Node) -> Array:
+    def filling(self, node: GraphNode) -> Array:
         """The number that a ConstantOfShape fills its output with, as an array."""
         filling = node.attributes.get("value")
         if filling is None or filling.type != TENSOR:
             return np.zeros(1, np.float32)
         return array_of(filling.t, self.store)
 
-    def is_zero(self, scope: Scope, name: str) -> bool:
+    def is_zero(self, scope: GraphScope, name: str) -> bool:
         """Tells if a value is all zeros, even if its shape is unknown; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.files.onnx.graph import Folder, Key, Node, Output, Scope, Source, Walk, find
+from stepnet.files.onnx.graph import Folder, GraphNode, GraphScope, Key, Output, Source, Walk, find
 from stepnet.files.onnx.tensor import Array
 
 CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitialState:
     """An input of a node that is an initial state, or the lengths.
 
     kind: its source: "constant", "given" (an input of the model) or "computed" (by other nodes); "" if it has
@@ -26,41 +26,41 @@ class Beginning:
     array: Array | None = None
 
 
-def state(scope: Scope, name: str, folder: Folder) -> Beginning:
+def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
     """The source of an initial state; zeros of any shape have no effect."""
     if folder.is_zero(scope, name):
         folder.use(scope, name)
-        return Beginning()
+        return InitialState()
     beginning = beginning_of(scope, name, folder)
     constants = {key: array for key, array in beginning.constants.items() if array.any()}
-    return Beginning(beginning.kind, constants, beginning.array)
+    return InitialState(beginning.kind, constants, beginning.array)
 
 
-def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
+def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
     """The source of the lengths of sequences; they have no effect if they are known to be all steps."""
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
     steps = sizes[by_batch] if len(sizes) == 3 else 0
     is_all = all(np.all(array == steps) for array in beginning.constants.values())
-    return Beginning() if beginning.kind == CONSTANT and steps and is_all else beginning
+    return InitialState() if beginning.kind == CONSTANT and steps and is_all else beginning
 
 
-def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
+def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
     """The source of a value, and the constants before it through nodes that only move or repeat numbers."""
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
     if others:
-        return Beginning(GIVEN if others == [None] * len(others) else COMPUTED, constants)
+        return InitialState(GIVEN if others == [None] * len(others) else COMPUTED, constants)
     folder.use(scope, name)
     array, source = folder.value(scope, name), find(scope, name)[2]
     if array is None and isinstance(source, Output) and source.node.op == "Expand":
         array = folder.value(source.node.scope, source.node.inputs[0])
-    return Beginning(CONSTANT, constants, array)
+    return InitialState(CONSTANT, constants, array)
 
 
-def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
+def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
     """The values from which a value is computed by nodes that only move or repeat numbers: the source of
     each, and its array if it is a constant.
     """
@@ -79,7 +79,7 @@ def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, 
     return reached
 
 
-def constant(scope: Scope, name: str, source: Source, folder: Folder) -> Array | None:
+def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
     """The numbers of a constant, or the number that fills a ConstantOfShape; None for any other value."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":

@@ -12,7 +12,7 @@ Source: torch/onnx/_internal/exporter/_core.py of PyTorch 2.13.
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from stepnet.files.onnx.graph import Node
+from stepnet.files.onnx.graph import GraphNode
 from stepnet.files.onnx.tensor import Proto, text
 
 CLASSES, NAMES = "pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.name_scopes"
@@ -32,7 +32,7 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
     return next(known, None)
 
 
-def unrolled(nodes: Iterable[Node], is_recurrent: Callable[[Node], bool]) -> Mapping[str, str]:
+def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
     """Returns why recurrent layers of a model are not among its recurrent nodes, by the layers' names."""
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.files.onnx.drawing import Drawing
+from stepnet.files.onnx.drawing import GraphBuilder
 from stepnet.files.onnx.node import FLAGS, GATES, STATES, OnnxNode, filled, misfit
 from stepnet.files.onnx.tensor import Proto
 from stepnet.files.paths import library
@@ -54,10 +54,12 @@ def write(
     drawn.write(path, inputs, outputs, force)
 
 
-class LayerDrawing(Drawing):
+class LayerDrawing(GraphBuilder):
     """Layers that are being drawn, one after another."""
 
-    def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, form: "Form") -> tuple[str, list[str]]:
+    def layer(
+        self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
+    ) -> tuple[str, list[str]]:
         """Adds a layer on x [time, batch, features]; gives its output in that form, and the names of its
         final states.
         """
@@ -84,16 +86,16 @@ class LayerDrawing(Drawing):
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputTransposition:
     """The transposition of a layer's outputs. order: of the axes. suffix: of the result's name."""
 
     order: list[int]
     suffix: str
 
 
-BETWEEN = Form([0, 2, 1, 3], "_by_time")  # of Y [time, directions, batch, hidden]
-STEPS = Form([2, 0, 1, 3], "_by_batch")
-LAST = Form([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batch, hidden]
+BETWEEN = OutputTransposition([0, 2, 1, 3], "_by_time")  # of Y [time, directions, batch, hidden]
+STEPS = OutputTransposition([2, 0, 1, 3], "_by_batch")
+LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batch, hidden]
 
 
 def checked(layer: OnnxNode) -> OnnxNode:

@@ -46,7 +46,7 @@ KINDS = {
 
 
 @dataclass
-class Layer:
+class OpenVinoLayer:
     """A layer of a graph.
 
     name, type: its name and the name of its operator.
@@ -59,20 +59,20 @@ class Layer:
     name: str
     type: str
     data: Mapping[str, str] = field(default_factory=dict[str, str])
-    inputs: dict[int, "Layer"] = field(default_factory=dict[int, "Layer"])
+    inputs: dict[int, "OpenVinoLayer"] = field(default_factory=dict[int, "OpenVinoLayer"])
     ports: dict[int, int] = field(default_factory=dict[int, int])
     shapes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
 
 @dataclass
-class Graph:
+class OpenVinoGraph:
     """A graph while it is read: its layers by id, and its edges."""
 
-    layers: dict[str, Layer] = field(default_factory=dict[str, Layer])
+    layers: dict[str, OpenVinoLayer] = field(default_factory=dict[str, OpenVinoLayer])
     edges: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
-    last: Layer | None = None
+    last: OpenVinoLayer | None = None
 
-    def joined(self) -> list[Layer]:
+    def joined(self) -> list[OpenVinoLayer]:
         """The layers, connected by the edges; raises `FileError` for a broken edge."""
         for edge in self.edges:
             source, target = (
@@ -88,20 +88,20 @@ class Graph:
         return list(self.layers.values())
 
 
-class Reader:
+class OpenVinoReader:
     """The handlers of an expat parser, which collect the graphs of an .xml file."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.graphs: list[Graph] = []  # the open ones, the innermost last
-        self.layers: list[Layer] = []
+        self.graphs: list[OpenVinoGraph] = []  # the open ones, the innermost last
+        self.layers: list[OpenVinoLayer] = []
         self.count = 0
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
         """Handles the start of an element."""
         if element in ("net", "body", "then_body", "else_body"):
-            self.graphs.append(Graph())
+            self.graphs.append(OpenVinoGraph())
         if not self.graphs:
             raise FileError(f"it begins with <{element[:50]}>, and not with <net>")
         graph = self.graphs[-1]
@@ -114,7 +114,7 @@ class Reader:
                 raise FileError(
                     f"it has two layers of the id {identity[:50]!a}, or more than {LAYERS} layers"
                 )
-            graph.last = graph.layers[identity] = Layer(
+            graph.last = graph.layers[identity] = OpenVinoLayer(
                 attributes.get("name", ""), attributes.get("type", "")
             )
         elif element == "data" and graph.last is not None and not graph.last.data:
@@ -148,7 +148,7 @@ class Reader:
         raise FileError("it defines entities, which no model needs")
 
 
-def read(path: Path) -> tuple[list[Layer], Array]:
+def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
     """The layers of a model, and the bytes of its constants; path: the .xml file, or the .bin beside it.
 
     Raises `FileError`, without the path if the .xml file is damaged.
@@ -158,7 +158,7 @@ def read(path: Path) -> tuple[list[Layer], Array]:
     size = described.stat().st_size
     if size > LARGEST:
         raise FileError(f"it has more than {LARGEST} bytes")
-    reader, parser = Reader(Store(None, size)), expat.ParserCreate()
+    reader, parser = OpenVinoReader(Store(None, size)), expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
     parser.CharacterDataHandler = reader.characters
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reader.entity
@@ -171,7 +171,7 @@ def read(path: Path) -> tuple[list[Layer], Array]:
     return reader.layers, np.fromfile(numbers, np.uint8) if numbers.exists() else np.empty(0, np.uint8)
 
 
-def constant(layer: Layer, data: Array) -> Array:
+def constant(layer: OpenVinoLayer, data: Array) -> Array:
     """The numbers of a constant, as a view of the bytes; raises `FileError` if they do not lie within
     these.
     """

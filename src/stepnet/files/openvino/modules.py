@@ -11,7 +11,7 @@ from stepnet.errors import FileError, LayoutError
 from stepnet.files.axes import Axes
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.openvino import ir
-from stepnet.files.openvino.ir import Layer
+from stepnet.files.openvino.ir import OpenVinoLayer
 from stepnet.files.openvino.names import (
     CONST,
     FED,
@@ -53,7 +53,7 @@ def read(path: Path) -> Model:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
+def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
     """The ids of layers with unique names; raises `FileError` for a name that cannot be printed."""
     counts: dict[str, int] = {}
     for layer in layers:
@@ -65,7 +65,7 @@ def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
         yield id(layer), layer.name if count == 1 else f"{layer.name}#{count}"
 
 
-def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
+def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
     """A recurrent operator as a module; raises `FileError` for a function that no layout has."""
     operator = OPERATORS[layer.type]
     name = names[id(layer)]
@@ -112,7 +112,7 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
     )
 
 
-def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
+def followed(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
     """The name of the recurrent operator whose outputs at all steps are another's input; "" if the input is
     anything else, or has other axes.
     """
@@ -127,7 +127,7 @@ def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
     return names[id(below)] if axes and expected and axes.axes == joined(axes, expected) else ""
 
 
-def outputs(layer: Layer) -> Axes:
+def outputs(layer: OpenVinoLayer) -> Axes:
     """The axes of an operator's outputs at all steps."""
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
@@ -143,7 +143,7 @@ def joined(axes: Axes, expected: Axes) -> tuple[str, ...]:
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
-def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:
+def moved(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
     """The axes after an operator that moves numbers; None if they are unknown."""
     if layer.type == "Convert":
         return axes
@@ -159,7 +159,7 @@ def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:
     return how[layer.type](numbers)
 
 
-def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[str]:
+def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
     """The names of the other layers, without those that only move the inputs of recurrent operators."""
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
@@ -174,12 +174,12 @@ def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[
             yield f"{names[id(layer)]} ({layer.type})"
 
 
-def is_constant(layer: Layer | None, data: Array) -> TypeGuard[Layer]:
+def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
     """Tells if a state is a constant other than zeros."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
-def shorter(layer: Layer, data: Array) -> list[Layer]:
+def shorter(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
     """The constant of the lengths of an operator's sequences, if these are not all steps of its input."""
     operator = OPERATORS[layer.type]
     lengths = behind(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
@@ -189,7 +189,7 @@ def shorter(layer: Layer, data: Array) -> list[Layer]:
     return [] if bool(np.all(ir.constant(lengths, data) == steps)) else [lengths]
 
 
-def settings(layer: Layer, where: str) -> dict[str, Any]:
+def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
     """The settings of an operator, by the names in layouts; raises `FileError` for those that are not
     read.
     """
@@ -214,14 +214,14 @@ def settings(layer: Layer, where: str) -> dict[str, Any]:
 class Origin:
     """The source of an input: a layer, the number of its output, and the layers in between."""
 
-    layer: Layer | None
+    layer: OpenVinoLayer | None
     output: int
-    through: tuple[Layer, ...]
+    through: tuple[OpenVinoLayer, ...]
 
 
-def behind(layer: Layer, place: int, kinds: Collection[str]) -> Origin:
+def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> Origin:
     """The source of an input of a layer, behind layers of some kinds."""
-    through: list[Layer] = []
+    through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)
         layer, place = source, 0

@@ -31,7 +31,7 @@ MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 
 @dataclass(frozen=True)
-class Reference:
+class FileReference:
     """Bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
 
     base: str
@@ -40,7 +40,7 @@ class Reference:
     size: int
 
 
-Value = bytes | Reference
+Value = bytes | FileReference
 
 
 class Cursor:
@@ -93,14 +93,14 @@ class Cursor:
 
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
-    ) -> list[Reference]:
+    ) -> list[FileReference]:
         """References into files; their sizes are read too, unless they are known."""
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
             raise FileError("a node in it refers to a file that it does not list")
         return [
-            Reference(*files[index], start, size)
+            FileReference(*files[index], start, size)
             for index, start, size in zip(which, starts, sizes, strict=True)
         ]
 
@@ -115,11 +115,11 @@ class Tree:
     def items(self) -> Iterator[tuple[str, Value]]:
         """Every key, with its value or the place of the value."""
         size = (self.folder / MANIFEST).stat().st_size
-        root, height = newest(self.body(Reference("", MANIFEST, 0, size), MAGIC_MANIFEST))
+        root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
             yield from self.below(root, height, b"")
 
-    def below(self, place: Reference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
+    def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
         """The keys and values of a node and of the nodes below it."""
         if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
@@ -158,7 +158,7 @@ class Tree:
             stream.seek(value.start)
             return stream.read(value.size)
 
-    def body(self, place: Reference, magic: bytes) -> Cursor:
+    def body(self, place: FileReference, magic: bytes) -> Cursor:
         """The inner part of a node, or of the manifest."""
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
@@ -176,7 +176,7 @@ class Tree:
         return Cursor(inner, self.store)
 
 
-def newest(manifest: Cursor) -> tuple[Reference | None, int]:
+def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
     """The root of the newest version, None if it has no keys, and its height."""
     manifest.take(16)  # an identity
     if manifest.number() != 0:

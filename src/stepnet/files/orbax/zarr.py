@@ -41,7 +41,7 @@ Get = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True)
-class Form:
+class ArrayForm:
     """The form of an array.
 
     shape: its shape.
@@ -91,7 +91,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
     return numbers
 
 
-def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
+def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
     """The chunks in a chunk's bytes, each with its first index: the chunk itself, or those of a shard."""
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
@@ -110,7 +110,7 @@ def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, .
         yield corner, chunk(form, form.inner, data[start : start + length], store)
 
 
-def chunk(form: Form, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
+def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
     """The numbers of one chunk."""
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
@@ -122,7 +122,7 @@ def chunk(form: Form, shape: tuple[int, ...], data: bytes, store: Store) -> Arra
     return numbers.reshape(shape, order=cast(Any, form.order))
 
 
-def second(described: Object) -> Form:
+def second(described: Object) -> ArrayForm:
     """The form in a description of Zarr 2; raises `FileError` for one that is not read."""
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
@@ -139,10 +139,10 @@ def second(described: Object) -> Form:
     separator = str(described.get("dimension_separator", "."))
     zero(described.get("fill_value"))
     shape, chunks = shapes(described.get("shape"), described.get("chunks"))
-    return Form(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
+    return ArrayForm(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
 
 
-def third(described: Object) -> Form:
+def third(described: Object) -> ArrayForm:
     """The form in a description of Zarr 3; raises `FileError` for one that is not read."""
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))
@@ -173,7 +173,7 @@ def third(described: Object) -> Form:
     separator = str(fields(encoding.get("configuration")).get("separator", "/"))
     front = f"c{separator}" if encoding["name"] == "default" and shape else "c" if not shape else ""
     packing = tuple(str(codec.get("name")) for codec in names[1:])
-    return Form(shape, chunks, inner, kind, packing, front=front, separator=separator)
+    return ArrayForm(shape, chunks, inner, kind, packing, front=front, separator=separator)
 
 
 def fields(value: Any) -> Mapping[str, Any]:

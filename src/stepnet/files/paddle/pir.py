@@ -18,7 +18,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files import jsons
-from stepnet.files.paddle.program import Operation, Program, Variable
+from stepnet.files.paddle.program import PaddleOperation, PaddleProgram, Variable
 from stepnet.files.store import Store
 
 TYPES: Mapping[str, np.dtype[Any]] = {
@@ -105,7 +105,7 @@ OLDER: Mapping[str, Older] = {
 """The older operation that an operation of PIR is; others have the same name, and inputs X and Y."""
 
 
-def read(data: bytes, path: str, store: Store) -> Program:
+def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     """The program of a .json; raises `FileError`, without the path, for another text."""
     value = jsons.parsed(data, "program", store)
     try:
@@ -122,16 +122,16 @@ def read(data: bytes, path: str, store: Store) -> Program:
 
 
 @dataclass
-class Reading:
+class PirReading:
     """The part of a program that has been read.
 
-    inputs, operations, outputs, parameters: as for `Program`.
+    inputs, operations, outputs, parameters: as for `PaddleProgram`.
     lists: the names of the values in each list of values, by the list's name.
     names: the program's names of values, by their numbers in the file.
     """
 
     inputs: list[Variable] = field(default_factory=list[Variable])
-    operations: list[Operation] = field(default_factory=list[Operation])
+    operations: list[PaddleOperation] = field(default_factory=list[PaddleOperation])
     outputs: dict[str, str] = field(default_factory=dict[str, str])
     parameters: list[Variable] = field(default_factory=list[Variable])
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -145,17 +145,17 @@ class Reading:
         return self.lists.get(name, (self.names.get(name, name),))
 
 
-def program(operations: Sequence[Any], path: str) -> Program:
+def program(operations: Sequence[Any], path: str) -> PaddleProgram:
     """The program of a block's operations."""
-    reading = Reading()
+    reading = PirReading()
     for place, node in enumerate(operations):
         add(reading, place, node)
     parameters = {variable.name: variable for variable in reading.parameters}
     saved = tuple(parameters[name] for name in sorted(parameters))
-    return Program(path, tuple(reading.inputs), tuple(reading.operations), reading.outputs, saved)
+    return PaddleProgram(path, tuple(reading.inputs), tuple(reading.operations), reading.outputs, saved)
 
 
-def add(reading: Reading, place: int, node: Any) -> None:
+def add(reading: PirReading, place: int, node: Any) -> None:
     """Adds one operation of the file to the program that is being read."""
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
@@ -189,7 +189,7 @@ def in_layer(attributes: Mapping[str, Any]) -> str:
     return f" of {name}" if name else ""
 
 
-def names_of_result(reading: Reading, value: Any) -> tuple[str, ...]:
+def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
     """The names of a result: one, or for a list of values one for each of them."""
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
@@ -203,12 +203,12 @@ def as_older(
     outputs: Sequence[tuple[str, ...]],
     attributes: Mapping[str, Any],
     place: str,
-) -> Operation:
+) -> PaddleOperation:
     """An operation of PIR in the form of older programs."""
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
-    return Operation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, place)
+    return PaddleOperation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, place)
 
 
 def variable(name: str, kind: Any) -> Variable:

@@ -32,7 +32,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class PaddleOperation:
     """An operation of a program.
 
     type: its name.
@@ -62,7 +62,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Program:
+class PaddleProgram:
     """A saved program.
 
     path: the file, for messages.
@@ -74,7 +74,7 @@ class Program:
 
     path: str
     inputs: tuple[Variable, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[PaddleOperation, ...]
     outputs: Mapping[str, str]
     parameters: tuple[Variable, ...]
 

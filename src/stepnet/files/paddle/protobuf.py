@@ -9,7 +9,7 @@ from typing import Any
 
 from stepnet.errors import FileError
 from stepnet.files.checkpoint.protobuf import Message, message
-from stepnet.files.paddle.program import Operation, Program, Variable, dtype_of
+from stepnet.files.paddle.program import PaddleOperation, PaddleProgram, Variable, dtype_of
 from stepnet.files.store import Store
 
 FEED, FETCH = "feed", "fetch"
@@ -61,7 +61,7 @@ SCALARS: Mapping[int, tuple[int, Callable[[Any], Any]]] = {1: (2, bool), 2: (3, 
 SCALAR, SCALARS_LIST = 16, 17
 
 
-def read(data: bytes, path: str, store: Store) -> Program:
+def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     """The program of a .pdmodel; raises `FileError`, without the path, for damaged bytes."""
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
@@ -83,7 +83,7 @@ def read(data: bytes, path: str, store: Store) -> Program:
     missing = [name for name in fed if name not in variables]
     if missing:
         raise FileError(f"its input {missing[0]!r} is not one of its variables")
-    return Program(
+    return PaddleProgram(
         path,
         tuple(variables[name] for name in fed),
         tuple(each for each in operations if each.type not in (FEED, FETCH)),
@@ -102,11 +102,11 @@ def variable(message: Message) -> Variable | None:
     return Variable(name, sizes, dtype_of(description.number(1)), tensor.number(2))
 
 
-def operation(description: Message, place: int) -> Operation:
+def operation(description: Message, place: int) -> PaddleOperation:
     """An operation from its message; place: its index in the block."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
-    return Operation(
+    return PaddleOperation(
         kind, slots(description, 1), slots(description, 2), attributes, f"operation {place} ({kind})"
     )
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from stepnet.errors import FileError
-from stepnet.files.pickles.machine import Machine
-from stepnet.files.pickles.values import Call, Pairs
+from stepnet.files.pickles.machine import StackMachine
+from stepnet.files.pickles.values import Pairs, PickledCall
 
 CHUNK = 1 << 16  # characters that become bytes at a time
 
 Arguments = tuple[object, ...]
-Container = TypeVar("Container", bound="Pairs | Call")
+Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
@@ -21,7 +21,7 @@ def add(target: Container, values: Sequence[object]) -> Container:
     return target
 
 
-def pairs(machine: Machine, arguments: Arguments) -> object:
+def pairs(machine: StackMachine, arguments: Arguments) -> object:
     """The dictionary made from another one or, in Python 2, from a list of lists of two."""
     if not arguments:
         return Pairs([])
@@ -33,7 +33,7 @@ def pairs(machine: Machine, arguments: Arguments) -> object:
     return dictionary
 
 
-def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:
+def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tuple[object, ...]:
     """The list or tuple from which a list, tuple or set is made."""
     value = arguments[0] if arguments else ()
     if not isinstance(value, list | tuple):
@@ -43,7 +43,7 @@ def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[obj
     return values
 
 
-def encoded(machine: Machine, arguments: Arguments) -> object:
+def encoded(machine: StackMachine, arguments: Arguments) -> object:
     """Bytes, which protocols before 3 write as a text of characters up to 255."""
     if not arguments:
         return bytearray()
@@ -62,7 +62,7 @@ def latin(text: str) -> bytearray:
 
 
 # Calls that make containers. They are made at once, because later opcodes put values in.
-MAKERS: dict[str, Callable[[Machine, Arguments], object]] = {
+MAKERS: dict[str, Callable[[StackMachine, Arguments], object]] = {
     "collections.OrderedDict": pairs,
     "collections.Counter": pairs,
     "collections.defaultdict": lambda machine, arguments: pairs(machine, arguments[1:]),

@@ -18,13 +18,13 @@ from stepnet.errors import FileError
 from stepnet.files import jsons
 from stepnet.files.model import Array
 from stepnet.files.part import part
-from stepnet.files.pickles.machine import Source
+from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.objects import attributes
 from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch import arrays_in
-from stepnet.files.pickles.values import Call, Pairs, are_counts, is_shape, joined, parts
+from stepnet.files.pickles.values import Pairs, PickledCall, are_counts, is_shape, joined, parts
 from stepnet.files.store import Store
-from stepnet.files.zips import Place
+from stepnet.files.zips import ByteRange
 
 METADATA = ".metadata"
 LARGEST = 1 << 28  # bytes of it
@@ -45,7 +45,7 @@ def read(path: str | Path) -> dict[str, Array]:
         store = Store(None, size)
         for shard in folder.glob("*.distcp"):
             store.beside(shard.name, shard.stat().st_size)
-        root = fields(load(Source(BytesIO(file.read_bytes()), 0, size), store=store))
+        root = fields(load(FileRange(BytesIO(file.read_bytes()), 0, size), store=store))
         described = items(root, "state_dict_metadata")
         shapes = {joined((name,)): shape_of(name, metadata) for name, metadata in described}
         pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
@@ -69,14 +69,14 @@ def read(path: str | Path) -> dict[str, Array]:
 
 def fields(value: object) -> dict[str, object]:
     """The attributes of an object by name, where a torch.Size becomes a tuple."""
-    if not isinstance(value, Call):
+    if not isinstance(value, PickledCall):
         raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
     return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}
 
 
 def sized(value: object) -> object:
     """The numbers of a torch.Size; any other value as it is."""
-    return value.arguments[0] if isinstance(value, Call) and value.name == "torch.Size" else value
+    return value.arguments[0] if isinstance(value, PickledCall) and value.name == "torch.Size" else value
 
 
 def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
@@ -90,7 +90,7 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
 def shape_of(name: object, metadata: object) -> Offsets | None:
     """The shape of a tensor by its metadata; None for an object that is no tensor."""
     size = fields(metadata).get("size")
-    if isinstance(metadata, Call) and metadata.name.endswith(".BytesStorageMetadata"):
+    if isinstance(metadata, PickledCall) and metadata.name.endswith(".BytesStorageMetadata"):
         return None
     if not is_shape(size):
         raise FileError(f"{name!a} has a shape that no array can have")
@@ -120,7 +120,7 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
         raise FileError(f"its file {path.name} is cut off")
     store.beside(path.name, size)
     with open(path, "rb") as stream:
-        arrays = arrays_in(part(stream, Place(start, length)), length)
+        arrays = arrays_in(part(stream, ByteRange(start, length)), length)
     if list(arrays) != ["tensor"]:
         raise FileError(f"a piece of {name!r} is no tensor")
     store.take(arrays["tensor"].nbytes, f"{name!r}")

@@ -20,13 +20,13 @@ from stepnet.files import jsons, zips
 from stepnet.files.model import Array
 from stepnet.files.part import part
 from stepnet.files.paths import opened
-from stepnet.files.pickles.objects import Held
+from stepnet.files.pickles.objects import TorchFile
 from stepnet.files.pickles.program import program_of
 from stepnet.files.pickles.torch import arrays_in
-from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
+from stepnet.files.pickles.torch_tensor import SIZES, StorageRange, Tensor, arrays
 from stepnet.files.pickles.values import Pairs, are_counts, is_shape
 from stepnet.files.store import Store
-from stepnet.files.zips import Member, Place, bytes_at
+from stepnet.files.zips import ByteRange, Member, bytes_at
 
 CONFIGS = ("_weights_config.json", "_constants_config.json")
 PROGRAM = re.compile(r"(/models/[^/]+|serialized_exported_program)[.]json$")
@@ -64,17 +64,17 @@ def read(path: str | Path) -> dict[str, Array]:
     return held(path).arrays
 
 
-def held(path: str | Path) -> Held:
+def held(path: str | Path) -> TorchFile:
     """As `read`, with the program."""
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
         programs = [member for name, member in members.items() if PROGRAM.search(name)]
         if len(programs) != 1:
-            return Held(arrays_by_name)
+            return TorchFile(arrays_by_name)
         data = bytes_at(stream, zips.place_of(stream, programs[0], size)).tobytes()
         document = jsons.parsed(data, programs[0].name, Store(None, size))
-        return Held(arrays_by_name, program=program_of(document), unspecified="")
+        return TorchFile(arrays_by_name, program=program_of(document), unspecified="")
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
@@ -111,7 +111,7 @@ def weights(
 ) -> dict[str, Array]:
     """The tensors of a list of weights, which lie in the folder of that list."""
     tensors: list[tuple[object, object]] = []
-    places: dict[str, Place] = {}
+    places: dict[str, ByteRange] = {}
     pickled: dict[str, Array] = {}
     for name, value in entries.items():
         entry = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -142,7 +142,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
     offset = numbers([fields.get("storage_offset")])
     if not is_shape(shape) or not are_counts(strides) or not are_counts(offset):
         raise FileError(f"{name[:100]!a} has no shape, strides and offset")
-    return Tensor(Storage(key, dtype, size // SIZES[dtype]), dtype, offset[0], shape, strides)
+    return Tensor(StorageRange(key, dtype, size // SIZES[dtype]), dtype, offset[0], shape, strides)
 
 
 def numbers(values: Any) -> Any:

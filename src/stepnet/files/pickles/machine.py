@@ -12,7 +12,7 @@ Kind = TypeVar("Kind")
 
 
 @dataclass
-class Source:
+class FileRange:
     """The part of an open file from `position` to `end`; reading moves `position`."""
 
     stream: io.BufferedIOBase
@@ -51,10 +51,10 @@ class Source:
 
 
 @dataclass
-class Machine:
+class StackMachine:
     """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values."""
 
-    source: Source
+    source: FileRange
     names: frozenset[str] | None
     advice: str
     encoding: str

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.pickles.containers import latin
-from stepnet.files.pickles.values import Call, is_shape, parts
+from stepnet.files.pickles.values import PickledCall, is_shape, parts
 
 Array = np.ndarray
 
@@ -23,31 +23,31 @@ KINDS = "fiubc"  # of dtypes: numbers and truth values
 
 def is_numpy(value: object) -> bool:
     """Tells if a value of a pickle is a call that rebuilds an array."""
-    return isinstance(value, Call) and value.name in NAMES
+    return isinstance(value, PickledCall) and value.name in NAMES
 
 
 def of_numbers(value: object) -> bool:
     """Tells if a value is a call that rebuilds an array of numbers, and not of texts, dates or objects."""
-    if not isinstance(value, Call) or not is_numpy(value):
+    if not isinstance(value, PickledCall) or not is_numpy(value):
         return False
-    dtypes = [item for item in fields(value) if isinstance(item, Call) and item.name == "numpy.dtype"]
+    dtypes = [item for item in fields(value) if isinstance(item, PickledCall) and item.name == "numpy.dtype"]
     codes = dtypes[0].arguments[:1] if dtypes else ()
     return any(isinstance(code, str) and code[:1] in KINDS for code in codes)
 
 
-def fields(call: Call) -> tuple[object, ...]:
+def fields(call: PickledCall) -> tuple[object, ...]:
     """The fields of an array, in the order of the function that rebuilds it."""
     return parts(call.state) if call.name in RECONSTRUCT else call.arguments
 
 
 def described(
-    name: str, call: Call, dtypes: Mapping[str, object], advice: str
+    name: str, call: PickledCall, dtypes: Mapping[str, object], advice: str
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
     """The dtype, shape, order (C or F) and bytes of an array in a pickle; dtypes: those that are allowed."""
     match fields(call):
-        case (_, shape, Call(name="numpy.dtype") as dtype, bool(fortran), data):
+        case (_, shape, PickledCall(name="numpy.dtype") as dtype, bool(fortran), data):
             order = "F" if fortran else "C"
-        case (data, Call(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
+        case (data, PickledCall(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
             order = str(letter)
         case _:
             raise FileError(f"{name!r} is no array in a form that stepnet knows; {advice}")
@@ -56,7 +56,7 @@ def described(
     return dtype_of(name, dtype, dtypes), cast(tuple[int, ...], shape), order, data
 
 
-def dtype_of(name: str, call: Call, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
+def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
     """The dtype of an array in a pickle, with its byte order; raises `FileError` if it is not in `dtypes`."""
     code = call.arguments[0] if call.arguments else None
     order = (*parts(call.state), None, None)[1]

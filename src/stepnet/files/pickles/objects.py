@@ -1,6 +1,7 @@
 """The tensors in pickled objects: whole modules written by torch.save(model), and TorchScript.
 
-1  An object is a `Call` with a state: its attributes by name. Its class is a name that is never imported.
+1  An object is a `PickledCall` with a state: its attributes by name. Its class is a name that is never
+   imported.
 2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names of a
    state dict. A TorchScript module has its tensors as attributes of the object itself.
 3  The settings of a recurrent module are other attributes; TorchScript stores only those that are not
@@ -16,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepnet.files.model import WEIGHTS, Model
-from stepnet.files.pickles.program import Program
-from stepnet.files.pickles.values import Call, Inside, Pairs, children, leaves, parts
+from stepnet.files.pickles.program import RecurrentProgram
+from stepnet.files.pickles.values import Inside, Pairs, PickledCall, children, leaves, parts
 from stepnet.files.pickles.wiring import wired
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -28,7 +29,7 @@ NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.
 
 
 @dataclass(frozen=True)
-class Held:
+class TorchFile:
     """The contents of a file of torch.save.
 
     arrays: the arrays by name.
@@ -41,11 +42,11 @@ class Held:
     arrays: dict[str, np.ndarray]
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
-    program: Program | None = None
+    program: RecurrentProgram | None = None
     unspecified: str = WEIGHTS
 
     @classmethod
-    def of(cls, arrays: dict[str, np.ndarray], root: object) -> "Held":
+    def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
         """Arrays with the settings and classes of the modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
@@ -57,7 +58,7 @@ class Held:
 def code_of(root: object) -> str:
     """Returns why a pickle's value does not specify a computation: the architecture of a module is code."""
     modules = [value for _, value in leaves(root, is_module, everything())]
-    names = [value.name for value in modules if isinstance(value, Call)]
+    names = [value.name for value in modules if isinstance(value, PickledCall)]
     if not names:
         return WEIGHTS
     if names[0].startswith(SCRIPTED):
@@ -67,7 +68,7 @@ def code_of(root: object) -> str:
 
 def is_module(value: object) -> bool:
     """Tells if a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
-    if not isinstance(value, Call):
+    if not isinstance(value, PickledCall):
         return False
     scripted = value.name.startswith(SCRIPTED) and value.state is not None
     return scripted or any(name == "_modules" for name, _ in attributes(value))
@@ -78,7 +79,7 @@ def settings(root: object) -> dict[str, dict[str, str]]:
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
-    >>> settings(Pairs([("rnn", Call("torch.nn.modules.rnn.RNN", (), Pairs(state)))]))
+    >>> settings(Pairs([("rnn", PickledCall("torch.nn.modules.rnn.RNN", (), Pairs(state)))]))
     {'rnn.': {'nonlinearity': 'relu'}}
     """
     return {prefix: {"nonlinearity": setting} for prefix, setting in by_prefix(root, nonlinearity).items()}
@@ -98,16 +99,18 @@ def own_class(value: object) -> str:
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
-    >>> own_class(Call("speech.Custom", (), state)), own_class(Call("torch.nn.modules.rnn.LSTM", (), state))
-    ('speech.Custom', '')
+    >>> own_class(PickledCall("speech.Custom", (), state))
+    'speech.Custom'
+    >>> own_class(PickledCall("torch.nn.modules.rnn.LSTM", (), state))
+    ''
     """
-    if not isinstance(value, Call) or not has_weights(value):
+    if not isinstance(value, PickledCall) or not has_weights(value):
         return ""
     name = value.name.removeprefix(SCRIPTED)
     return "" if name.startswith("torch.") else name
 
 
-def has_weights(value: Call) -> bool:
+def has_weights(value: PickledCall) -> bool:
     """Tells if an object has weights with the names of a recurrent module's."""
     if not isinstance(value.state, Pairs | tuple):
         return False
@@ -117,7 +120,7 @@ def has_weights(value: Call) -> bool:
 
 def nonlinearity(value: object) -> str:
     """The nonlinearity of a recurrent module; "" for any other value, and for a module without one."""
-    if not isinstance(value, Call) or not has_weights(value):
+    if not isinstance(value, PickledCall) or not has_weights(value):
         return ""
     settings = {name: item for name, item in attributes(value) if isinstance(item, str)}
     setting = settings.get("nonlinearity", NONLINEARITY.get(settings.get("mode", "")))
@@ -129,10 +132,10 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
-    >>> registered(Call("torch.nn.modules.linear.Linear", (), state))
+    >>> registered(PickledCall("torch.nn.modules.linear.Linear", (), state))
     [('weight', 1)]
     """
-    if not isinstance(value, Call):
+    if not isinstance(value, PickledCall):
         return children(value)
     entries = attributes(value)
     if value.name.startswith(SCRIPTED):
@@ -153,7 +156,7 @@ def everything() -> Inside:
         if id(value) in seen:
             return []
         seen.add(id(value))
-        if not isinstance(value, Call):
+        if not isinstance(value, PickledCall):
             return children(value)
         if value.name.startswith(TYPED):
             return children(value.arguments[0]) if value.arguments else []
@@ -176,7 +179,7 @@ def unless(
     return [(name, item) for name, item in items if id(item) not in seen]
 
 
-def attributes(value: Call) -> Iterable[tuple[object, object]]:
+def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
     """The attributes that an object's state sets: a dictionary, or a pair of one and another for slots."""
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):

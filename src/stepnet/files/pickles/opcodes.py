@@ -1,8 +1,8 @@
 """Reads pickles without running them: PyTorch's and Paddle's files are pickles of arrays.
 
 1  A pickle is a program for a stack machine. Python's own reader imports and calls whatever it names. This
-   one imports and calls nothing: a name is a text, and a call becomes a `Call`, a record for the reader of
-   the file to interpret. A kind of file that needs only few names refuses all others.
+   one imports and calls nothing: a name is a text, and a call becomes a `PickledCall`, a record for the
+   reader of the file to interpret. A kind of file that needs only few names refuses all others.
 2  Dictionaries become `Pairs`: keys are never hashed, so a hostile file cannot make them collide.
 3  Every count is compared with the bytes that are left before memory is allocated. The numbers of opcodes and
    of open marks have limits, and every value is counted (store.py).
@@ -18,8 +18,8 @@ from typing import cast
 
 from stepnet.errors import FileError
 from stepnet.files.pickles.containers import MAKERS, Arguments, add
-from stepnet.files.pickles.machine import Machine, Source
-from stepnet.files.pickles.values import Call, Name, Pairs
+from stepnet.files.pickles.machine import FileRange, StackMachine
+from stepnet.files.pickles.values import Name, Pairs, PickledCall
 from stepnet.files.store import OBJECT, Store
 
 OPCODES = 1 << 21  # in a pickle: a tensor takes about 35
@@ -41,7 +41,7 @@ INERT = frozenset(
 )
 OPCODE_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 
-Action = Callable[[Machine], None]
+Action = Callable[[StackMachine], None]
 
 
 def refuse(identity: object) -> object:
@@ -50,7 +50,7 @@ def refuse(identity: object) -> object:
 
 
 def load(
-    source: Source,
+    source: FileRange,
     names: frozenset[str] | None = None,
     advice: str = "",
     persistent: Callable[[object], object] = refuse,
@@ -58,7 +58,7 @@ def load(
     store: Store | None = None,
 ) -> object:
     r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
-    `Name` or `Call`; `source` is left behind the pickle.
+    `Name` or `PickledCall`; `source` is left behind the pickle.
 
     names: the names that the pickle may use, beside containers and `INERT`; any other name is refused, with
     `advice` on what to do about it. None allows all names.
@@ -69,16 +69,16 @@ def load(
     Raises `FileError`, a short sentence without the path, for any bytes that are no valid pickle.
 
     >>> import io
-    >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11))
+    >>> load(FileRange(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11))
     (1, 'a')
-    >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12))
+    >>> load(FileRange(io.BytesIO(b"cos\nsystem\n."), 0, 12))
     Name(text='os.system')
-    >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12), frozenset(), "save the arrays alone")
+    >>> load(FileRange(io.BytesIO(b"cos\nsystem\n."), 0, 12), frozenset(), "save the arrays alone")
     Traceback (most recent call last):
     stepnet.errors.FileError: the file asks to run os.system, which stepnet never does; save the arrays alone
     """
     store = store or Store(None, source.end)
-    machine = Machine(source, names, advice, encoding, persistent, store)
+    machine = StackMachine(source, names, advice, encoding, persistent, store)
     for _ in range(OPCODES):
         store.take(OBJECT, "the values of its pickle")
         start = source.position
@@ -95,12 +95,12 @@ def load(
     raise FileError(f"its pickle has more than {OPCODES} opcodes, which no state dict needs")
 
 
-def push(value: Callable[[Machine], object]) -> Action:
+def push(value: Callable[[StackMachine], object]) -> Action:
     """The action that pushes the result of `value`."""
     return lambda machine: machine.stack.append(value(machine))
 
 
-def number(form: str) -> Callable[[Machine], int]:
+def number(form: str) -> Callable[[StackMachine], int]:
     """A function that reads a number; form: as for `struct`."""
     size = struct.calcsize(form)
     return lambda machine: struct.unpack(form, machine.source.take(size))[0]
@@ -153,19 +153,19 @@ def drop(value: object) -> None:
     """Does nothing: a popped value is discarded."""
 
 
-def mark(machine: Machine) -> None:
+def mark(machine: StackMachine) -> None:
     """Marks a place in the stack."""
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
 
 
-def put(index: Callable[[Machine], int]) -> Action:
+def put(index: Callable[[StackMachine], int]) -> Action:
     """The action that stores the value at the top in the memo. Picklers number the memo in order, Python 2's
     from 1.
     """
 
-    def action(machine: Machine) -> None:
+    def action(machine: StackMachine) -> None:
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
             raise FileError(f"its pickle notes a value as number {place} after {notes} others")
@@ -177,10 +177,10 @@ def put(index: Callable[[Machine], int]) -> Action:
     return action
 
 
-def get(index: Callable[[Machine], int]) -> Action:
+def get(index: Callable[[StackMachine], int]) -> Action:
     """The action that pushes a value of the memo."""
 
-    def noted(machine: Machine) -> object:
+    def noted(machine: StackMachine) -> object:
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -189,15 +189,15 @@ def get(index: Callable[[Machine], int]) -> Action:
     return push(noted)
 
 
-def line_number(machine: Machine) -> int:
+def line_number(machine: StackMachine) -> int:
     """The number of a value in the memo, in protocol 0."""
     return int(machine.source.take_line())
 
 
-def extend(machine: Machine, values: list[object]) -> None:
+def extend(machine: StackMachine, values: list[object]) -> None:
     """Appends values to a list or a set."""
     target = machine.top()
-    if isinstance(target, Call):  # of a class made of lists
+    if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
     elif isinstance(target, list):
         cast(list[object], target).extend(values)
@@ -205,15 +205,15 @@ def extend(machine: Machine, values: list[object]) -> None:
         raise FileError(f"its pickle has type {type(target).__name__} where list must be")
 
 
-def update(machine: Machine, values: list[object]) -> None:
+def update(machine: StackMachine, values: list[object]) -> None:
     """Puts keys and values, in turn, into a dictionary."""
     target = machine.pop()
-    if not isinstance(target, Pairs | Call):  # a call of a class made of dictionaries
+    if not isinstance(target, Pairs | PickledCall):  # a call of a class made of dictionaries
         raise FileError(f"its pickle has type {type(target).__name__} where Pairs must be")
     machine.stack.append(add(target, values))
 
 
-def name(machine: Machine, module: str, text: str) -> None:
+def name(machine: StackMachine, module: str, text: str) -> None:
     """Pushes a name if it is allowed. Up to protocol 2 `builtins` is written `__builtin__`."""
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
@@ -222,67 +222,69 @@ def name(machine: Machine, module: str, text: str) -> None:
     machine.stack.append(Name(full))
 
 
-def name_in_lines(machine: Machine) -> None:
+def name_in_lines(machine: StackMachine) -> None:
     """Pushes the name that the next two lines hold."""
     module = machine.source.take_line().decode()
     name(machine, module, machine.source.take_line().decode())
 
 
-def name_on_stack(machine: Machine) -> None:
+def name_on_stack(machine: StackMachine) -> None:
     """Pushes the name that the two topmost values hold."""
     text = machine.pop_kind(str)
     name(machine, machine.pop_kind(str), text)
 
 
-def call(machine: Machine) -> None:
+def call(machine: StackMachine) -> None:
     """Pushes the record of a call, or the container that it makes."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
 
-def call_with_names(machine: Machine) -> None:
+def call_with_names(machine: StackMachine) -> None:
     """Pushes the record of a call of a class, with arguments that have names."""
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)
-    machine.stack.append(Call(result.name, result.arguments, named) if isinstance(result, Call) else result)
+    machine.stack.append(
+        PickledCall(result.name, result.arguments, named) if isinstance(result, PickledCall) else result
+    )
 
 
-def call_marked(machine: Machine) -> None:
+def call_marked(machine: StackMachine) -> None:
     """Pushes the record of a call whose function and arguments lie above a mark."""
     function, *arguments = machine.pop_marked() or [None]
     machine.stack.append(function)
     machine.stack.append(called(machine, tuple(arguments)))
 
 
-def call_in_lines(machine: Machine) -> None:
+def call_in_lines(machine: StackMachine) -> None:
     """Pushes the record of a call of the name in the next two lines, whose arguments lie above a mark."""
     arguments = tuple(machine.pop_marked())
     name_in_lines(machine)
     machine.stack.append(called(machine, arguments))
 
 
-def called(machine: Machine, arguments: Arguments) -> object:
+def called(machine: StackMachine, arguments: Arguments) -> object:
     """The record of a call of the value at the top, or the container that it makes."""
     function = machine.pop()
-    if isinstance(function, Call) and machine.names is None:  # the result of a call is called
-        return Call(function.name, (function, *arguments))
+    if isinstance(function, PickledCall) and machine.names is None:  # the result of a call is called
+        return PickledCall(function.name, (function, *arguments))
     if not isinstance(function, Name):
         raise FileError(f"its pickle has type {type(function).__name__} where Name must be")
     make = MAKERS.get(function.text)
-    return make(machine, arguments) if make else Call(function.text, arguments)
+    return make(machine, arguments) if make else PickledCall(function.text, arguments)
 
 
-def build(machine: Machine) -> None:
+def build(machine: StackMachine) -> None:
     """Sets the state of a call; that of a container (the `_metadata` of a state dict) is left out."""
     state = machine.pop()
     target = machine.pop()
-    if isinstance(target, Call):
+    if isinstance(target, PickledCall):
         target.state = state
     machine.stack.append(target)
 
 
-def protocol(machine: Machine) -> None:
+def protocol(machine: StackMachine) -> None:
     """Raises `FileError` for an unknown protocol."""
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
@@ -320,8 +322,8 @@ ACTIONS: dict[bytes, Action] = {
     b"\x87": tuple_of(3),
     b"]": push(lambda machine: []),
     b"\x8f": push(lambda machine: []),
-    b"l": push(Machine.pop_marked),
-    b"\x91": push(Machine.pop_marked),
+    b"l": push(StackMachine.pop_marked),
+    b"\x91": push(StackMachine.pop_marked),
     b"a": lambda machine: extend(machine, [machine.pop()]),
     b"e": lambda machine: extend(machine, machine.pop_marked()),
     b"\x90": lambda machine: extend(machine, machine.pop_marked()),
@@ -345,7 +347,7 @@ ACTIONS: dict[bytes, Action] = {
     b"i": call_in_lines,
     b"0": lambda machine: drop(machine.pop()),
     b"1": lambda machine: drop(machine.pop_marked()),
-    b"2": push(Machine.top),
+    b"2": push(StackMachine.top),
     b"b": build,
     b"Q": push(lambda machine: machine.persistent(machine.pop())),
 }

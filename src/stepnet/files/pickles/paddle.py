@@ -23,10 +23,10 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
-from stepnet.files.pickles.machine import Source
+from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
 from stepnet.files.pickles.opcodes import load
-from stepnet.files.pickles.values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
+from stepnet.files.pickles.values import Name, Pairs, PickledCall, dump, is_shape, joined, leaves, parts
 
 Array = np.ndarray
 
@@ -73,7 +73,7 @@ def read(path: str | Path) -> dict[str, Array]:
                 raise FileError(
                     "this is no file of paddle.save, which writes pickles of protocol 2 and later"
                 )
-            value = load(Source(stream, 0, size), NAMES, ADVICE, encoding="latin-1")
+            value = load(FileRange(stream, 0, size), NAMES, ADVICE, encoding="latin-1")
         return arrays_in(value, size)
     except FileError as error:
         raise FileError(f"{path}: {error}") from error
@@ -99,7 +99,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
         pair = parts(leaf)
         if pair:
             parameters[name] = pair[0]
-        call = cast(Call, pair[1] if pair else leaf)
+        call = cast(PickledCall, pair[1] if pair else leaf)
         if id(call) not in made:
             dtype, shape, order, data = described(name, call, DTYPES, ADVICE)
             total += math.prod(shape) * dtype.itemsize
@@ -178,12 +178,12 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
         dump(tree, stream.write, 4)
 
 
-def array_call(array: Array) -> Call:
+def array_call(array: Array) -> PickledCall:
     """The call that rebuilds an array in a pickle, by names that all versions of NumPy know."""
     code = CODES[array.dtype.newbyteorder("=")]
     order = "|" if array.dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
-    dtype = Call("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))
+    dtype = PickledCall("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))
     empty = (Name("numpy.ndarray"), (0,), "b")
-    return Call(
+    return PickledCall(
         "numpy.core.multiarray._reconstruct", empty, (1, array.shape, dtype, False, np.asarray(array))
     )

@@ -47,7 +47,7 @@ HELD = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of a recurrent operator.
 
     Attributes:
@@ -70,12 +70,15 @@ class Call:
 
     @property
     def odd(self) -> str:
-        """The name of its weights, for `Program.around`, if they are not those of a layer of torch.nn."""
+        """The name of its weights, if they are not those of a layer of torch.nn.
+
+        It is a name for `RecurrentProgram.around`.
+        """
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
 
 @dataclass(frozen=True)
-class Program:
+class RecurrentProgram:
     """The computation of a program, as far as it consists of recurrent layers.
 
     Attributes:
@@ -85,14 +88,14 @@ class Program:
         uses: The place of the first operator that takes a weight, by the weight's name.
     """
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[OperatorCall, ...] = ()
     around: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     uses: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass
-class Reading:
+class ComputedValues:
     """The values that the operators so far have computed, by name.
 
     weights: the names in the file. sources: what computes a value. aliases: values that are another one
@@ -106,17 +109,17 @@ class Reading:
     called: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
 
 
-def program_of(document: Mapping[str, Any]) -> Program:
+def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
     """The program in a JSON document."""
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
     inputs = [name for spec in specs for name in names(table(spec.get("user_input")).get("arg"))]
     weights = dict(held for spec in specs for held in held_by(spec))
-    state = Reading(weights, {**weights, **{name: name for name in inputs}})
+    state = ComputedValues(weights, {**weights, **{name: name for name in inputs}})
     nodes = rows(graph.get("nodes"))
     live = needed(nodes, graph.get("outputs"))
-    calls, around, uses = list[Call](), list[str](), dict[str, int]()
+    calls, around, uses = list[OperatorCall](), list[str](), dict[str, int]()
     for place, node in enumerate(nodes):
         operator, outputs = operator_of(node), [*names(node.get("outputs"))]
         if is_part_of_calls(node, state):
@@ -138,13 +141,13 @@ def program_of(document: Mapping[str, Any]) -> Program:
         around += [f"{name} (an output)" for name in others if state.sources.get(name) not in named]
     if len(inputs) != 1:
         around += [f"{name} (an input)" for name in sorted(inputs)]
-    return Program(tuple(calls), tuple(around), tuple(inputs), uses)
+    return RecurrentProgram(tuple(calls), tuple(around), tuple(inputs), uses)
 
 
 # ---- operators ---------------------------------------------------------------------------------------------
 
 
-def is_part_of_calls(node: dict[str, Any], state: Reading) -> bool:
+def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
     """Notes an operator that makes zeros, handles sizes, or returns a value unchanged; True if it is one."""
     operator, given = operator_of(node), arguments(node)
     outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
@@ -176,7 +179,7 @@ def drops(share: object, given: Mapping[str, Any]) -> bool:
     return table(given.get("train")).get("as_bool") is not False and number(share) != 0
 
 
-def call_of(node: dict[str, Any], state: Reading) -> Call:
+def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
     """A node with a recurrent operator as a call; it is noted in the state."""
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
@@ -185,7 +188,7 @@ def call_of(node: dict[str, Any], state: Reading) -> Call:
     (taken,) = [*names(given.get("input"))][:1] or [""]
     state.sources.update(dict.fromkeys(outputs, f"the final states of {name}"))
     state.sources.update(dict.fromkeys(outputs[:1], prefix))
-    return Call(
+    return OperatorCall(
         name,
         weights,
         *RECURRENT[operator],
@@ -195,8 +198,10 @@ def call_of(node: dict[str, Any], state: Reading) -> Call:
     )
 
 
-def unexpressed(node: dict[str, Any], call: Call, before: list[Call], state: Reading) -> Iterator[str]:
-    """Facts about a call that a row of layers does not express, as names for `Program.around`."""
+def unexpressed(
+    node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
+) -> Iterator[str]:
+    """Facts about a call that a row of layers does not express, as names for `RecurrentProgram.around`."""
     given = arguments(node)
     if state.sources.keys().isdisjoint(names(given.get("input"))):
         yield f"the input of {call.name}"
@@ -231,7 +236,7 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
     return [*weights] == ordered
 
 
-def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: Reading) -> Iterator[str]:
+def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
     """The outputs of a program besides the outputs of its last layer."""
     seen = False
     for output in outputs:

@@ -23,13 +23,13 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.paths import new_file, opened
 from stepnet.files.pickles import torch_legacy
-from stepnet.files.pickles.machine import Source
-from stepnet.files.pickles.objects import Held
+from stepnet.files.pickles.machine import FileRange
+from stepnet.files.pickles.objects import TorchFile
 from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
-from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
+from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, dump, memory
 from stepnet.files.store import Store
-from stepnet.files.zips import RECORD, Place, bytes_at, members, place_of
+from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, place_of
 
 Array = np.ndarray
 
@@ -56,7 +56,7 @@ def read(path: str | Path) -> dict[str, Array]:
     return held(path).arrays
 
 
-def held(path: str | Path) -> Held:
+def held(path: str | Path) -> TorchFile:
     """As `read`, with the settings and classes of whole recurrent modules in the file."""
     with opened(path) as (stream, size):
         return held_in(stream, size)
@@ -67,7 +67,7 @@ def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     return held_in(stream, size).arrays
 
 
-def held_in(stream: BufferedIOBase, size: int) -> Held:
+def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
     """The contents of an open file of `size` bytes, in any format."""
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
@@ -79,7 +79,7 @@ def held_in(stream: BufferedIOBase, size: int) -> Held:
     raise FileError("this is no file of torch.save; write one with torch.save(model.state_dict(), path)")
 
 
-def zipped(stream: BufferedIOBase, size: int) -> Held:
+def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     """The contents of a zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
     by_name = members(stream, size)
     roots = [
@@ -98,13 +98,13 @@ def zipped(stream: BufferedIOBase, size: int) -> Held:
     if order not in (b"little", b"big"):
         raise FileError(f"its byte order is {order[:20]!r} in place of little or big")
     pickle = data(f"{root}data.pkl").tobytes()
-    value = load(Source(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
+    value = load(FileRange(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
-    def place(key: str) -> Place | None:
+    def place(key: str) -> ByteRange | None:
         member = by_name.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
-    return Held.of(arrays(stream, size, value, place, order == b"big"), value)
+    return TorchFile.of(arrays(stream, size, value, place, order == b"big"), value)
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
@@ -133,19 +133,19 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
         add(archive, "version", memoryview(b"3\n"))
 
 
-def tensor_call(key: str, array: Array) -> Call:
+def tensor_call(key: str, array: Array) -> PickledCall:
     """The call that rebuilds an array in a pickle; its numbers are in C order in the storage of a key."""
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)
-    reference = Reference(("storage", storage, key, "cpu", array.size if typed else array.nbytes))
+    reference = PersistentReference(("storage", storage, key, "cpu", array.size if typed else array.nbytes))
     strides = tuple(
         math.prod(max(length, 1) for length in array.shape[axis + 1 :]) for axis in range(array.ndim)
     )
-    arguments = (reference, 0, array.shape, strides, False, Call("collections.OrderedDict", ()))
+    arguments = (reference, 0, array.shape, strides, False, PickledCall("collections.OrderedDict", ()))
     if typed:
-        return Call("torch._utils._rebuild_tensor_v2", arguments)
-    return Call("torch._utils._rebuild_tensor_v3", (*arguments, Name(f"torch.{kind}")))
+        return PickledCall("torch._utils._rebuild_tensor_v2", arguments)
+    return PickledCall("torch._utils._rebuild_tensor_v3", (*arguments, Name(f"torch.{kind}")))
 
 
 def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:

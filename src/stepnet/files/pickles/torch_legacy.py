@@ -20,20 +20,20 @@ from io import BufferedIOBase
 from typing import cast
 
 from stepnet.errors import FileError
-from stepnet.files.pickles.machine import Source
-from stepnet.files.pickles.objects import Held
+from stepnet.files.pickles.machine import FileRange
+from stepnet.files.pickles.objects import TorchFile
 from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import (
     SIZES,
     TYPES,
-    Storage,
+    StorageRange,
     Tensor,
     arrays,
     outside,
     rebuilt,
 )
 from stepnet.files.pickles.values import Name, parts
-from stepnet.files.zips import Place
+from stepnet.files.zips import ByteRange
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -50,15 +50,15 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def streamed(stream: BufferedIOBase, size: int) -> Held:
+def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     """The contents of a file of the stream format; raises `FileError`, short and without the path."""
     stream.seek(0)
-    source = Source(stream, 0, size)
-    storages: dict[str, Storage] = {}
+    source = FileRange(stream, 0, size)
+    storages: dict[str, StorageRange] = {}
 
-    def storage(identity: object) -> Storage | Name:
+    def storage(identity: object) -> StorageRange | Name:
         value_outside = outside(identity)
-        if isinstance(value_outside, Storage):
+        if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
         return value_outside
 
@@ -69,28 +69,28 @@ def streamed(stream: BufferedIOBase, size: int) -> Held:
     keys = load(source)
     if not isinstance(keys, list):
         raise FileError("it has no list of its storages' keys")
-    places: dict[str, Place] = {}
+    places: dict[str, ByteRange] = {}
     for key in cast(list[object], keys):
         if not isinstance(key, str) or key not in storages or key in places:
             raise FileError("it lists a storage that no tensor has, or one twice")
         places[key] = numbers(source, storages[key].dtype)
-    return Held.of(arrays(stream, size, value, places.get, big=False), value)
+    return TorchFile.of(arrays(stream, size, value, places.get, big=False), value)
 
 
-def numbers(source: Source, dtype: str) -> Place:
+def numbers(source: FileRange, dtype: str) -> ByteRange:
     """The place of the next numbers, whose count is in the 8 bytes before them; `source` moves behind
     them.
     """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
-    place = Place(source.position, size)
+    place = ByteRange(source.position, size)
     source.position += size
     source.stream.seek(source.position)
     return place
 
 
-def tarred(stream: BufferedIOBase, size: int) -> Held:
+def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     """The contents of a file of the tar format; raises `FileError`, short and without the path."""
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
@@ -106,12 +106,12 @@ def tarred(stream: BufferedIOBase, size: int) -> Held:
         return tensors.get(key) or storages[key]
 
     value = load(part(stream, files["pickle"]), persistent=persistent)
-    return Held.of(arrays(stream, size, value, places.get, big=False), value)
+    return TorchFile.of(arrays(stream, size, value, places.get, big=False), value)
 
 
-def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
+def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
     """The places of the files in a tar, by name."""
-    places: dict[str, Place] = {}
+    places: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
         stream.seek(position)
@@ -120,7 +120,7 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
             break
         digits = header[124:136].strip(b"\0 ")
         length = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else size
-        place = Place(position + BLOCK, length)
+        place = ByteRange(position + BLOCK, length)
         if place.start + length > size:
             raise FileError(f"its tar is cut off in the file at byte {position}")
         if header[156:157] in (b"\0", b"0"):  # a file, and not a folder, a link or metadata of the next file
@@ -129,22 +129,22 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
     return places
 
 
-def part(stream: BufferedIOBase, place: Place) -> Source:
+def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
     """A file in a tar, as a source at its beginning."""
     stream.seek(place.start)
-    return Source(stream, place.start, place.start + place.size)
+    return FileRange(stream, place.start, place.start + place.size)
 
 
-def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
+def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
     """The storages of a tar, and the places of their numbers, by key."""
-    storages: dict[str, Storage] = {}
-    places: dict[str, Place] = {}
+    storages: dict[str, StorageRange] = {}
+    places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
             case (str() | int() as key, _, Name(text=kind)) if kind in TYPES and str(key) not in storages:
                 places[str(key)] = numbers(source, TYPES[kind])
                 count = places[str(key)].size // SIZES[TYPES[kind]]
-                storages[str(key)] = Storage(str(key), TYPES[kind], count)
+                storages[str(key)] = StorageRange(str(key), TYPES[kind], count)
             case _:
                 raise FileError("its tar has a storage without a key or of a type that stepnet does not read")
     views = load(source)
@@ -153,13 +153,13 @@ def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
             case (str() | int() as key, str() | int() as viewed, int(start), int(count)) if (
                 str(viewed) in places and start >= 0 and 0 <= count <= storages[str(viewed)].count - start
             ):
-                storages[str(key)] = Storage(str(viewed), storages[str(viewed)].dtype, count, start)
+                storages[str(key)] = StorageRange(str(viewed), storages[str(viewed)].dtype, count, start)
             case _:
                 raise FileError("its tar has a view that is none of a storage")
     return storages, places
 
 
-def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Tensor]:
+def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
     """The tensors of a tar by key."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
@@ -177,7 +177,7 @@ def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Ten
     return tensors
 
 
-def count_in(source: Source) -> int:
+def count_in(source: FileRange) -> int:
     """The number of storages or tensors at the beginning of a file in a tar."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:

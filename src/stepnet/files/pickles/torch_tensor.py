@@ -21,9 +21,9 @@ from stepnet.errors import FileError
 from stepnet.files.pickles import numpy_array
 from stepnet.files.pickles.numpy_array import described, is_numpy, of_numbers
 from stepnet.files.pickles.objects import everything, registered
-from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
+from stepnet.files.pickles.values import Name, Pairs, PickledCall, are_counts, is_shape, leaves, parts
 from stepnet.files.store import Store
-from stepnet.files.zips import Place, bytes_at
+from stepnet.files.zips import ByteRange, bytes_at
 
 Array = np.ndarray
 
@@ -108,7 +108,7 @@ SHARING = 64  # times the file's size: the limit for all tensors together, as th
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageRange:
     """A range of the numbers that the file stores under a key: `count` numbers from index `start` on."""
 
     key: str
@@ -121,14 +121,14 @@ class Storage:
 class Tensor:
     """An array as a part of a storage; offset and strides count numbers."""
 
-    storage: Storage
+    storage: StorageRange
     dtype: str
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
-def outside(identity: object) -> Storage | Name:
+def outside(identity: object) -> StorageRange | Name:
     """The value of a persistent id: the storage for ("storage", type, key, device, count), in old files with
     a view of it, or the name of a class.
 
@@ -138,21 +138,21 @@ def outside(identity: object) -> Storage | Name:
         case ("module", Name() as module, str(), str()):  # a class with its source code, in old files
             return module
         case ("storage", Name(text=kind), str(key), _, int(count), *view) if kind in TYPES and count >= 0:
-            storage = Storage(key, TYPES[kind], count)
+            storage = StorageRange(key, TYPES[kind], count)
         case _:
             raise FileError("its pickle asks for values outside it, in a way that torch.save does not")
     match view:
         case [] | [None]:
             return storage
         case [(str(), int(start), int(size))] if start >= 0 and 0 <= size <= count - start:
-            return Storage(key, storage.dtype, size, start)
+            return StorageRange(key, storage.dtype, size, start)
         case _:
             raise FileError(f"its storage {key[:50]!a} is a view that reaches beyond it")
 
 
 def is_tensor(value: object) -> bool:
     """Tells if a value of a pickle is a tensor, possibly of a refused kind."""
-    if isinstance(value, Call):
+    if isinstance(value, PickledCall):
         return (
             value.name in WRAPPERS
             or value.name == SUBCLASS
@@ -166,14 +166,14 @@ def is_array(value: object) -> bool:
     return is_tensor(value) or of_numbers(value)
 
 
-def array_in(name: str, value: object) -> Tensor | Call:
+def array_in(name: str, value: object) -> Tensor | PickledCall:
     """The tensor of a value of a pickle, or the call that rebuilds a NumPy array."""
-    return value if isinstance(value, Call) and is_numpy(value) else tensor_of(name, value)
+    return value if isinstance(value, PickledCall) and is_numpy(value) else tensor_of(name, value)
 
 
-def key_of(tensor: Tensor | Call) -> Tensor | int:
+def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
     """Returns a key of a value; equal keys mean one array."""
-    return id(tensor) if isinstance(tensor, Call) else tensor
+    return id(tensor) if isinstance(tensor, PickledCall) else tensor
 
 
 def tensor_of(name: str, value: object) -> Tensor:
@@ -182,13 +182,13 @@ def tensor_of(name: str, value: object) -> Tensor:
         match value:
             case Tensor():
                 return value
-            case Call(name=call) if call in REFUSED:
+            case PickledCall(name=call) if call in REFUSED:
                 raise FileError(f"{name!r} {REFUSED[call]}")
-            case Call(name=call, arguments=(value, *_)) if call in WRAPPERS:
+            case PickledCall(name=call, arguments=(value, *_)) if call in WRAPPERS:
                 continue
-            case Call(name=call, arguments=(Name(text=inner), _, arguments, *_)) if call == SUBCLASS:
-                value = Call(inner, parts(arguments))
-            case Call(name=call, arguments=arguments) if call in TENSORS:
+            case PickledCall(name=call, arguments=(Name(text=inner), _, arguments, *_)) if call == SUBCLASS:
+                value = PickledCall(inner, parts(arguments))
+            case PickledCall(name=call, arguments=arguments) if call in TENSORS:
                 return rebuilt(name, arguments, call.endswith("_v3"))
             case _:
                 break
@@ -210,7 +210,7 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
     if (
-        not isinstance(storage, Storage)
+        not isinstance(storage, StorageRange)
         or not are_counts((offset,))
         or not is_shape(shape)
         or not are_counts(strides)
@@ -231,7 +231,7 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 
 
 def arrays(
-    stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], Place | None], big: bool
+    stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], ByteRange | None], big: bool
 ) -> dict[str, Array]:
     """The arrays of the tensors in a pickle's value by name; those that share a storage share memory.
 
@@ -245,7 +245,7 @@ def arrays(
     total, store = 0, Store(None, size)
     numpys: dict[int, Array] = {}  # NumPy's, by the id of the call, as an array may have two names
     for name, tensor in tensors_in(root):
-        if isinstance(tensor, Call):
+        if isinstance(tensor, PickledCall):
             if id(tensor) not in numpys:
                 numpys[id(tensor)] = numpy_array.array_of(name, *described(name, tensor, NUMPY, ADVICE))
             by_name[name] = numpys[id(tensor)]
@@ -271,13 +271,13 @@ def arrays(
     return by_name
 
 
-def tensors_in(root: object) -> Iterator[tuple[str, Tensor | Call]]:
+def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
     """The tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild them:
     first those of state dicts, then all others that objects hold.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
-    by_name: dict[str, Tensor | Call] = {}
+    by_name: dict[str, Tensor | PickledCall] = {}
     for name, value in leaves(root, is_array, registered):
         by_name[name] = array_in(name, value)
         yield name, by_name[name]

@@ -1,7 +1,7 @@
 """The values in pickles: records for calls, names and dictionaries, a walk over them, and their writing.
 
 A pickle that was read (`stepnet.files.pickles.opcodes.load`) is a tree of None, bool, int, float, str,
-bytearray, tuple, list, `Pairs`, `Name` and `Call`. In a hostile file, parts of it may be shared a
+bytearray, tuple, list, `Pairs`, `Name` and `PickledCall`. In a hostile file, parts of it may be shared a
 thousandfold or contain themselves, so `leaves` counts its steps.
 """
 
@@ -30,7 +30,7 @@ class Name:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class PickledCall:
     """A call that a pickle asks for, which is never made.
 
     state: the state to set afterwards. items: items to put into an object of a class made of lists or
@@ -51,7 +51,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reference:
+class PersistentReference:
     """For `dump`: a value outside the pickle, by its persistent id."""
 
     identity: object
@@ -92,7 +92,7 @@ def leaves(
             store.take(LEAF + len(name), "its arrays and their names")
             names.add(name)
             yield name, value
-        elif holds(value) or (inside and isinstance(value, Call)):
+        elif holds(value) or (inside and isinstance(value, PickledCall)):
             if len(place) > DEPTH:
                 raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
             around.append(below(place, (inside or children)(value)))
@@ -155,7 +155,7 @@ def joined(place: tuple[object, ...]) -> str:
 
 
 def dump(value: object, write: Write, protocol: int) -> None:
-    r"""Writes a pickle of a tree as `leaves` takes it, of a `Reference`, or of an array as its bytes.
+    r"""Writes a pickle of a `PersistentReference`, of an array's bytes, or of a tree as `leaves` takes it.
 
     >>> dump(Pairs([("a", (1, None))]), print, 2)
     b'\x80\x02'
@@ -195,12 +195,12 @@ def put(value: object, write: Write) -> None:
             put_all(b"(", cast(tuple[object, ...], value), b"t", write)
         case Pairs():
             put_all(b"}(", tuple(part for pair in value.items for part in pair), b"u", write)
-        case Reference():
+        case PersistentReference():
             put_all(b"", (value.identity,), b"Q", write)
-        case Call(state=None):
+        case PickledCall(state=None):
             put_all(b"", (Name(value.name), value.arguments), b"R", write)
-        case Call():
-            put_all(b"", (Call(value.name, value.arguments), value.state), b"b", write)
+        case PickledCall():
+            put_all(b"", (PickledCall(value.name, value.arguments), value.state), b"b", write)
         case _:
             raise TypeError(f"no pickle of a {type(value).__name__}")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from stepnet.errors import LayoutError
 from stepnet.files.model import Array, Model, Module, bare
-from stepnet.files.pickles.program import Call, Program
+from stepnet.files.pickles.program import OperatorCall, RecurrentProgram
 from stepnet.layout.options import OPTIONS
 
 
-def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
+def wired(model: Model, program: RecurrentProgram, arrays: Mapping[str, Array]) -> Model:
     """A model with the modules that a program uses, in its order, each with what it takes.
 
     A module that the program does not use is none of the model's: its arrays are other arrays. One that is
@@ -21,7 +21,7 @@ def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
     arrays: all arrays of the file by name.
     """
     by_weights = {frozenset(module.stored): module for module in model.modules}
-    odd, calls = list[str](), dict[str, Call]()
+    odd, calls = list[str](), dict[str, OperatorCall]()
     for call in program.calls:
         module = by_weights.get(frozenset(call.weights))
         if module is None:
@@ -41,12 +41,12 @@ def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
     return replace(model, modules=modules, rest=rest, layers=around, entrances=program.inputs)
 
 
-def place_of(module: Module, program: Program) -> int | None:
+def place_of(module: Module, program: RecurrentProgram) -> int | None:
     """The place of the first operator of a program that takes an array of a module; None without one."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 
 
-def called(module: Module, call: Call, path: str) -> Module:
+def called(module: Module, call: OperatorCall, path: str) -> Module:
     """A module as a call uses it; raises `LayoutError` if its layout is stated to be another one."""
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:

@@ -26,7 +26,7 @@ from stepnet.files.tflite.names import (
     KINDS,
     REVERSE,
     TRANSPOSE,
-    Kind,
+    OperatorKind,
     operator_name,
 )
 from stepnet.files.tflite.node import TfliteNode, misfit
@@ -79,7 +79,7 @@ def read(path: str | Path) -> TfliteFile:
         parts += 1 + len(tensors) + len(operators)
         if parts > PARTS:
             raise FileError(f"{path}: the model has more than {PARTS} tensors and operators")
-        graph = Graph(tensors, buffers, makers_of(operators, codes, store), store)
+        graph = Subgraph(tensors, buffers, makers_of(operators, codes, store), store)
         nodes = nodes_of(graph, {node.name for node in recurrent})
         others += others_of(graph, operators, codes, titles, nodes)
         recurrent += nodes
@@ -87,7 +87,7 @@ def read(path: str | Path) -> TfliteFile:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Subgraph:
     """A graph of a model: its tensors, the buffers of their numbers, and the operator that computes each
     tensor.
     """
@@ -131,7 +131,7 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
     return makers
 
 
-def array_at(graph: Graph, index: int) -> Array | None:
+def array_at(graph: Subgraph, index: int) -> Array | None:
     """The numbers of a tensor; None if the file has none, or of a dtype that is not read."""
     tensor = item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
@@ -152,7 +152,7 @@ def array_at(graph: Graph, index: int) -> Array | None:
         return data.view(dtype).reshape(shape).astype(np.float32 if dtype == "<f2" else dtype)
 
 
-def weight(graph: Graph, index: int) -> Array:
+def weight(graph: Subgraph, index: int) -> Array:
     """The numbers of a weight; raises `ValueError` if it is quantized, sparse or no constant."""
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
@@ -169,7 +169,7 @@ def weight(graph: Graph, index: int) -> Array:
     return array
 
 
-def nodes_of(graph: Graph, taken: set[str]) -> list[TfliteNode]:
+def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
     """The recurrent operators of a graph in order, with names that are not in `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
@@ -184,7 +184,7 @@ def nodes_of(graph: Graph, taken: set[str]) -> list[TfliteNode]:
 
 
 def others_of(
-    graph: Graph,
+    graph: Subgraph,
     operators: Sequence[Table],
     codes: Sequence[int],
     titles: Sequence[str],
@@ -205,12 +205,12 @@ def others_of(
             yield f"{name} ({titles[place]})".lstrip()
 
 
-def name_of(graph: Graph, tensor: int) -> str:
+def name_of(graph: Subgraph, tensor: int) -> str:
     """The name of a tensor."""
     return item(graph.tensors, tensor, "tensor", graph.store).text(3)
 
 
-def node_of(graph: Graph, maker: Maker, name: str) -> TfliteNode:
+def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
     """A recurrent operator with its arrays and options."""
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
@@ -234,7 +234,7 @@ def node_of(graph: Graph, maker: Maker, name: str) -> TfliteNode:
     return TfliteNode(name, kind.name, arrays, options)
 
 
-def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
+def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
     """The options of an operator, with the schema's defaults for missing ones."""
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
@@ -254,7 +254,7 @@ def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class SourceTensor:
     """A source of an operator's input.
 
     maker: the operator that computes it; None for an input of the model.
@@ -267,7 +267,9 @@ class Leaf:
     turned: bool
 
 
-def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list[str]) -> list[Leaf]:
+def leaves(
+    graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
+) -> list[SourceTensor]:
     """The sources of a tensor [batch, time, features], or time first, behind operators that only concatenate
     features, transpose or reverse.
 
@@ -276,7 +278,7 @@ def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
     if maker is None or len(path) > STEPS:
-        return [Leaf(maker, time_first, turned)]
+        return [SourceTensor(maker, time_first, turned)]
     inputs = operands(maker.operator, 1)
     operand = array_at(graph, inputs[1]) if maker.code in (REVERSE, TRANSPOSE) and len(inputs) == 2 else None
     numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
@@ -287,10 +289,10 @@ def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list
     options = maker.operator.table(4)
     if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
         return [leaf for source in inputs for leaf in leaves(graph, source, time_first, turned, path)]
-    return [Leaf(maker, time_first, turned)]
+    return [SourceTensor(maker, time_first, turned)]
 
 
-def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
+def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
     """A recurrent operator with the fields about its input filled in."""
     path: list[str] = []
     time_first = node.options.get("time_major", False)

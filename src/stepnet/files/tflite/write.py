@@ -48,7 +48,7 @@ def write(
     features = together(nodes)
     if sum(array.nbytes for node in nodes for array in node.arrays.values()) > LIMIT:
         raise FileError(f"{path}: these weights are more than the 2 GiB that a .tflite file holds")
-    drawn = Drawing(batch, time)
+    drawn = ModelBuilder(batch, time)
     x = drawn.tensor("input", (batch, time, features[0]))
     for index, node in enumerate(nodes):
         before, after = ((batch, time, features[place]) for place in (index, index + 1))
@@ -62,7 +62,7 @@ def write(
         partial.write_bytes(data)
 
 
-class Drawing:
+class ModelBuilder:
     """The tensors and operators of a model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:

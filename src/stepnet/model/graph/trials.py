@@ -17,7 +17,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Bound, Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import place
-from stepnet.compiler.targets.base import Cell, LowEngine
+from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
 from stepnet.compiler.values.arguments import shown
 from stepnet.compiler.values.structure import named_leaves
@@ -77,7 +77,7 @@ class Trials:
             if number is not None and part.plan is not None:
                 plans[number] = part.plan
                 cell = cell_of(part.plan, engines)
-                if isinstance(cell, Cell) and cell.reads:
+                if isinstance(cell, LowPrecisionCell) and cell.reads:
                     reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
         # By the schedule of the user's own calls: marks may divide the work differently, which changes bits.
@@ -123,7 +123,7 @@ class Trials:
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
-    def cell(self, number: int, precision: Precision) -> Cell | str:
+    def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
         """The cell of the first engine that runs a recurrence in a precision; the reasons if none does."""
         plan = self.plans.get(number)
         if plan is None:
@@ -231,12 +231,12 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
 
-def cell_of(plan: Plan, engines: Order) -> Cell | str:
+def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
     """The cell of the first engine that has one for the recurrence of a plan; the reasons if none has."""
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
-        if isinstance(cell, Cell):
+        if isinstance(cell, LowPrecisionCell):
             return replace(cell, text=f"{engine.name}, {cell.text}")
         reasons.append(f"{engine.name}: {cell}")
     return "; ".join(reasons)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.scan import Step
-from stepnet.torch.seams.steps import Block, DeltaLayer, Mamba2Layer, MambaLayer
+from stepnet.torch.seams.steps import DeltaLayer, Mamba2Layer, MambaLayer, ResidualBlock
 
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
@@ -22,7 +22,7 @@ HOOKS = "_forward_hooks", "_forward_pre_hooks"
 
 
 @dataclass(frozen=True)
-class Layer:
+class TokenLayer:
     """Description of a layer of transformers whose single tokens run as one step of stepnet.
 
     Parts of the layer are named by their paths; the layer itself is "".
@@ -82,14 +82,14 @@ class Layer:
 
 
 class Seen:
-    """Record of all objects that `Layer.refusal` looked at in a layer: while they are the same, its verdict
-    holds.
+    """Record of all objects that `TokenLayer.refusal` looked at in a layer: while they are the same, its
+    verdict holds.
 
     It is compared for each token, so positions are kept as mappings and keys, which are read without Python
     code. The layer itself is not referenced, because the layer references the object that runs its tokens.
     """
 
-    def __init__(self, layer: Layer, module: Any) -> None:
+    def __init__(self, layer: TokenLayer, module: Any) -> None:
         self.own = ["activation", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
@@ -168,8 +168,8 @@ def mamba_of(*eps: float) -> MambaLayer:
 
 
 MIXERS = {
-    "MambaMixer": Layer(mamba_of, (), MAMBA, MAMBA_PARTS, SMALL_MAMBA),
-    "FalconMambaMixer": Layer(
+    "MambaMixer": TokenLayer(mamba_of, (), MAMBA, MAMBA_PARTS, SMALL_MAMBA),
+    "FalconMambaMixer": TokenLayer(
         mamba_of,
         tuple((norm, "eps") for norm in FALCON_NORMS),
         MAMBA,
@@ -177,7 +177,7 @@ MIXERS = {
         SMALL_MAMBA | {"mixer_rms_eps": 0.25},
         arguments=(("initialize_mixer_weights", False),),
     ),
-    "Mamba2Mixer": Layer(
+    "Mamba2Mixer": TokenLayer(
         Mamba2Layer,
         (("", "n_groups"), ("norm", "group_size"), ("norm", "variance_epsilon")),
         {**SHARED, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},
@@ -192,7 +192,7 @@ MIXERS = {
             "layer_norm_epsilon": 0.5,
         },
     ),
-    "Qwen3NextGatedDeltaNet": Layer(
+    "Qwen3NextGatedDeltaNet": TokenLayer(
         DeltaLayer,
         (("", "num_k_heads"), ("norm", "variance_epsilon")),
         {
@@ -222,7 +222,7 @@ MIXERS = {
 }
 
 
-def block(mixer: str, file: str, norm: str) -> Layer:
+def block(mixer: str, file: str, norm: str) -> TokenLayer:
     """Makes the entry of `LAYERS` for a transformers block: a norm, a mixer layer, and the sum with the
     input.
 
@@ -237,9 +237,9 @@ def block(mixer: str, file: str, norm: str) -> Layer:
 
     def step(eps: float, *options: Any) -> Step:
         """Makes the block's step: the mixer's step behind a norm, added to the input."""
-        return Block(inner.step(*options), eps)
+        return ResidualBlock(inner.step(*options), eps)
 
-    return Layer(
+    return TokenLayer(
         step,
         (("norm", "variance_epsilon"), *((inside(part), name) for part, name in inner.options)),
         {key: (inside(part), name) for key, (part, name) in inner.names.items()}

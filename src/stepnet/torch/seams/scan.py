@@ -36,7 +36,7 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 
 @dataclass(frozen=True)
-class Kind:
+class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
     inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
@@ -67,7 +67,7 @@ class Kind:
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(kind: Kind) -> NetRun:
+def scan_of(kind: ScanKey) -> NetRun:
     """Compiles the net of a kind, once, with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
@@ -127,7 +127,7 @@ def scans_in(
     reverse: whether the recurrence runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
-    kind = Kind(
+    kind = ScanKey(
         step,
         tuple((name, tuple(one.shape[2:]), name_of(one.dtype)) for name, one in x.items()),
         tuple(shapes),
@@ -151,7 +151,7 @@ def name_of(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-SINGLES = OrderedDict[tuple[Kind, int], Single]()
+SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
@@ -163,7 +163,7 @@ def is_single() -> bool:
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
-def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
+def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
     """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
     rows.
     """

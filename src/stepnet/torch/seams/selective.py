@@ -8,7 +8,7 @@ from typing import Any
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.adjoints import Decayed, in_one_dtype, is_for
 from stepnet.torch.seams.scan import scan
-from stepnet.torch.seams.steps import Rate, StateSpace
+from stepnet.torch.seams.steps import StateSpace, StepSize
 
 torch: Any = pytorch("torch")
 NO_LIMIT = (0.0, float("inf"))
@@ -53,7 +53,7 @@ def mamba_selective_scan(
         use_associative_scan: And another.
     """
     x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
-    step = StateSpace(Rate(delta_softplus), heads=False)
+    step = StateSpace(StepSize(delta_softplus), heads=False)
     outputs, (last,) = scan(
         step,
         {name: tensor.transpose(1, 2) for name, tensor in x.items()},
@@ -100,7 +100,7 @@ def mamba2_chunk_scan(
     """
     heads, features = hidden_states.shape[2:]
     x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
-    rate, shape = Rate(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
+    rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
     if is_for(*x.values(), *params.values(), initial_states):
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
     else:
@@ -110,7 +110,7 @@ def mamba2_chunk_scan(
 
 
 def with_gradients(
-    rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
+    rate: StepSize, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
     gradients.
@@ -162,7 +162,7 @@ def selective_state_update(
     if heads:
         params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
     outputs, (last,) = scan(
-        StateSpace(Rate(dt_softplus), heads),
+        StateSpace(StepSize(dt_softplus), heads),
         {name: tensor[:, None] for name, tensor in x.items()},
         [state],
         [tuple(state.shape[1:])],

@@ -16,7 +16,7 @@ from stepnet.compiler.trace.functions import sigmoid, silu, softplus
 
 
 @dataclass(frozen=True)
-class Rate:
+class StepSize:
     """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
     positive: whether softplus makes the sum positive. low, high: the limits.
@@ -38,7 +38,7 @@ class Rate:
 class StateSpace:
     """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
 
-    rate: Rate
+    rate: StepSize
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
@@ -227,7 +227,7 @@ class DeltaLayer:
 
 
 @dataclass(frozen=True)
-class Block:
+class ResidualBlock:
     """Step of a block: a layer's step behind a norm, added to the block's input.
 
     eps: what the norm adds to the mean square.

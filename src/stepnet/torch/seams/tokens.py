@@ -20,8 +20,8 @@ from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import is_transformed
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.seams.layers import LAYERS, Layer, Seen, part_of
-from stepnet.torch.seams.scan import ENGINE, Kind, scan_of
+from stepnet.torch.seams.layers import LAYERS, Seen, TokenLayer, part_of
+from stepnet.torch.seams.scan import ENGINE, ScanKey, scan_of
 from stepnet.torch.seams.single import Single
 
 torch: Any = pytorch("torch")
@@ -49,7 +49,7 @@ class Token:
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
         program = scan_of(
-            Kind(LAYERS[layer].step(*options), (("x", (features,), dtype),), memories, params, dtype)
+            ScanKey(LAYERS[layer].step(*options), (("x", (features,), dtype),), memories, params, dtype)
         ).program
         self.single = Single(program, rows, self.tensors)
 
@@ -127,7 +127,7 @@ def has_global_hooks() -> bool:
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
-def fits_step(layer: Layer, module: Any, x: Any, states: Sequence[Any]) -> bool:
+def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
     """Tells whether input, parameters and states all lie on the CPU and have the same dtype."""
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(

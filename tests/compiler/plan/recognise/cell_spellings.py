@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Recur
 from stepnet.compiler.plan.recognise import Recognised
 from stepnet.layout.equations import ACTIVATIONS, step_of
@@ -297,7 +297,7 @@ def both(recur: Recur, known: Recognised, steps: int = 3, rows: int = 3) -> tupl
     step = step_of(known.semantics)
     for _ in range(steps):
         xs = [scale * random.normal(size=array.shape) for array in kinds.sequences]
-        results = interpret(body, [*xs, *ours, *kinds.others], Segments(rows), np.zeros(rows, np.int64))
+        results = interpret(body, [*xs, *ours, *kinds.others], LevelSizes(rows), np.zeros(rows, np.int64))
         ours = recur.results_by_kind(results).memories
         x = np.concatenate(
             [np.zeros((rows, 0)), *(xs[place].reshape(rows, -1) for place in known.sequences)], -1

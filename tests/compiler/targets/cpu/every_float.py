@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from tests.compiler.targets.cpu.test_maths import BOUNDS, WIDE, Function, compiled, lanes_of, spacing
 
@@ -82,7 +82,7 @@ def worst_of(function: Function, name: str, bits: NDArray) -> Worst:
     return Worst(float(away[place]), float(x[place]), int(np.count_nonzero(~same & ~finite)))
 
 
-def target_named(name: str) -> Target:
+def target_named(name: str) -> Processor:
     """The target of that name, among those that this machine runs."""
     return next(target for target in available_targets() if target.name == name)
 

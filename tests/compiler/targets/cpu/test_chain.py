@@ -11,7 +11,7 @@ from zoo import rnn_of, sequences
 import stepnet as sn
 from stepnet.compiler.targets.cpu.running import chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
-from stepnet.compiler.targets.part_execution import Run
+from stepnet.compiler.targets.part_execution import PartRun
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -60,7 +60,7 @@ def words(lengths: list[int], seed: int) -> sn.Ragged:
 def one_by_one(monkeypatch: pytest.MonkeyPatch, run: Any, inputs: list[Any]) -> list[Any]:
     """The results with parts one after the other, by one thread."""
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "fits", lambda *_: False)
+        patch.setattr(PartRun, "fits", lambda *_: False)
         sn.set_threads(1)
         return [run(x) for x in inputs]
 
@@ -127,8 +127,8 @@ def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch
     graph, made = tagger(), list[Any]()
     sn.set_threads(2)
     graph(words([40], 0))
-    make = chain.Prepared.__init__
-    monkeypatch.setattr(chain.Prepared, "__init__", lambda *given: (made.append(given), make(*given))[1])
+    make = chain.PreparedChain.__init__
+    monkeypatch.setattr(chain.PreparedChain, "__init__", lambda *given: (made.append(given), make(*given))[1])
     for length in (41, 60, 39, 61, 50):
         graph(words([length], length))
     assert made == []

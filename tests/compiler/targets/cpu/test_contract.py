@@ -10,7 +10,7 @@ import stepnet as sn
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.net.totals import contract as contract_in_numpy
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products import contract as module
 from stepnet.compiler.targets.cpu.products.contract import contract
 
@@ -41,7 +41,7 @@ def right(left: Array, other: Array) -> Array:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
-def test_it_is_the_sum_of_outer_products(target: Target, dtype: str, rows: int, m: int, n: int) -> None:
+def test_it_is_the_sum_of_outer_products(target: Processor, dtype: str, rows: int, m: int, n: int) -> None:
     a, b = vectors(rows, m, n, dtype=dtype)
     result = contract(a, b, None, target)
     assert (result.dtype, result.shape) == (a.dtype, (m, n))
@@ -49,9 +49,9 @@ def test_it_is_the_sum_of_outer_products(target: Target, dtype: str, rows: int, 
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", [*TARGETS, Target("generic", "", "", 16, 16)], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [*TARGETS, Processor("generic", "", "", 16, 16)], ids=lambda t: t.name)
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
-def test_sides_in_bfloat16_are_rounded(target: Target, rows: int, m: int, n: int) -> None:
+def test_sides_in_bfloat16_are_rounded(target: Processor, rows: int, m: int, n: int) -> None:
     a, b = vectors(rows, m, n)
     result = contract(a, b, None, target, weights="bfloat16")
     assert (result.dtype, result.shape) == (a.dtype, (m, n))

@@ -13,7 +13,7 @@ from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.machine.target import (
     NAMED,
     VARIABLE,
-    Target,
+    Processor,
     available_targets,
     host_target,
     supported_targets,
@@ -24,9 +24,9 @@ from tests.cli.test_cli import stepnet
 
 V4, V3, ARM = NAMED["x86-64-v4"], NAMED["x86-64-v3"], NAMED["aarch64"]
 WIDE, HALF, BASE = (
-    Target("avx512", "znver5", "+avx512bf16", 64, 32),
-    Target("avx2", "haswell", "", 32, 16),
-    Target("generic", "x86-64", "", 16, 16),
+    Processor("avx512", "znver5", "+avx512bf16", 64, 32),
+    Processor("avx2", "haswell", "", 32, 16),
+    Processor("generic", "x86-64", "", 16, 16),
 )
 CHOICES = [
     ("", (WIDE, HALF, BASE), (WIDE, HALF, BASE)),
@@ -58,13 +58,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "supported", "chosen"), CHOICES)
 def test_a_name_is_a_target_and_the_narrower_ones(
-    name: str, supported: tuple[Target, ...], chosen: tuple[Target, ...]
+    name: str, supported: tuple[Processor, ...], chosen: tuple[Processor, ...]
 ) -> None:
     assert up_to(name, supported) == chosen
 
 
 @pytest.mark.parametrize(("name", "supported", "why", "names"), REFUSED)
-def test_refusals_name_the_choices(name: str, supported: tuple[Target, ...], why: str, names: str) -> None:
+def test_refusals_name_the_choices(name: str, supported: tuple[Processor, ...], why: str, names: str) -> None:
     message = (
         f"the environment variable STEPNET_CPU is '{name}', {why}: set it to one of {names}, or unset it"
     )

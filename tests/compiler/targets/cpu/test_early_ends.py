@@ -13,7 +13,7 @@ from controlled_loop import assert_right, right
 from same_bits import assert_same_bits
 
 import stepnet as sn
-from stepnet.compiler.plan.partition import Partition, Way
+from stepnet.compiler.plan.partition import CallPartition, Partition
 from stepnet.compiler.targets import Call, EarlyEnds
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.running import chain, ending, native, sequence_layout, workspace
@@ -27,11 +27,11 @@ Array = np.ndarray
 LANES = 4
 F32, I64 = np.float32, np.int64
 WAYS = {
-    "one thread": Way("alone", 1, 0.0),
-    "2 threads by rows": Way("rows", 2, 0.0),
-    "5 threads by rows": Way("rows", 5, 0.0),
-    "2 threads by units": Way("units", 2, 0.0),
-    "5 threads by units": Way("units", 5, 0.0),
+    "one thread": CallPartition("alone", 1, 0.0),
+    "2 threads by rows": CallPartition("rows", 2, 0.0),
+    "5 threads by rows": CallPartition("rows", 5, 0.0),
+    "2 threads by units": CallPartition("units", 2, 0.0),
+    "5 threads by units": CallPartition("units", 5, 0.0),
 }
 pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
 
@@ -52,7 +52,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     share_in(WAYS[request.param], monkeypatch)
 
 
-def share_in(chosen: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def share_in(chosen: CallPartition, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares every call of a new recurrence in a way."""
     sn.set_threads(chosen.threads)
     monkeypatch.setattr(native, "partition", lambda *_: Partition(chosen, (chosen,)))

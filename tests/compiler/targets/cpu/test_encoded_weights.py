@@ -18,7 +18,7 @@ from stepnet.compiler.net.encodings import rounded, whole_numbers
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.passes import narrowed
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -28,15 +28,15 @@ DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)
 SIZES = ((1, 1), (3, 17), (17, 3), (130, 65))
 
 
-def other_targets() -> Iterator[Target]:
+def other_targets() -> Iterator[Processor]:
     """This processor, the narrower ones that it runs, one with AVX-512 and nothing for few bits, and one of
     no family.
     """
     for target in available_targets():
         yield target
         if target.name == "avx512":
-            yield Target("avx512", "skylake-avx512", "-prefer-256-bit", 64, 32)
-    yield Target("generic", "", "", 16, 16)
+            yield Processor("avx512", "skylake-avx512", "-prefer-256-bit", 64, 32)
+    yield Processor("generic", "", "", 16, 16)
 
 
 TARGETS = tuple(other_targets())
@@ -67,7 +67,7 @@ def products(inputs: int, units: int, dtype: str) -> sn.RNN:
     return encoded_rnn(both_products, params, dtype, memory=inputs, inputs=inputs)
 
 
-def run_on(target: Target | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
+def run_on(target: Processor | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
     """The outputs on a target: that of this processor where there is none."""
     reading = rnn.read(x, None, None, options.get("lengths"))
     program = reading.running

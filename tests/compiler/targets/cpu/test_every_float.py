@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from tests.compiler.targets.cpu.every_float import PATTERNS, truth, worst_of
 from tests.compiler.targets.cpu.test_maths import BOUNDS, TARGETS, compiled, lanes_of, unfused
@@ -36,7 +36,7 @@ def sample() -> NDArray:
 @pytest.mark.long(each=True)
 @TARGETS
 @NAMES
-def test_a_sample_of_all_numbers(target: Target, name: str):
+def test_a_sample_of_all_numbers(target: Processor, name: str):
     worst = worst_of(compiled(target, "f4", lanes_of(target, "f4"))[name], name, sample())
     assert (worst.ulp <= BOUNDS[name], worst.wrong) == (True, 0), worst
 

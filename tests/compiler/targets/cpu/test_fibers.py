@@ -15,10 +15,10 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.compiler.plan.plan import Plan, plan
 from stepnet.compiler.targets.cpu import engine
-from stepnet.compiler.targets.cpu.lower.fibers import Storage, group_width
+from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, group_width
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.target import NAMED, Target, host_target
+from stepnet.compiler.targets.cpu.machine.target import NAMED, Processor, host_target
 from stepnet.compiler.values.structure import transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
@@ -315,7 +315,7 @@ def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name
 
 @pytest.mark.parametrize("target", [NAMED["x86-64-v4"], NAMED["x86-64-v3"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("more", [0, 1, 18])
-def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(target: Target, more: int) -> None:
+def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(target: Processor, more: int) -> None:
     most, tile = 32 * 1024 // target.vector_bytes, 32 * 1024 // target.vector_bytes if more else 0
     units = target.vector_bytes // 4
     case = Case(decayed, vectors(most + more, units, g=()), {"S": (most + more, units)})
@@ -357,7 +357,7 @@ def test_what_has_no_fibers(case: Case) -> None:
 
 def test_the_order_in_memory() -> None:
     places = np.arange(2 * 5).reshape(5, 2).T  # a matrix [5, 2] that is summed over its last axis
-    storage = Storage(places, 4)
+    storage = FiberStorage(places, 4)
     assert storage.order.tolist() == [0, 2, 4, 6, 1, 3, 5, 7, 8, 8, 8, 8, 9, 9, 9, 9]
     assert storage.index.tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12]
 

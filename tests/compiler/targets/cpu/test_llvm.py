@@ -20,10 +20,10 @@ from stepnet import cells
 from stepnet.compiler.net.interpret import widened
 from stepnet.compiler.targets.base import Call, Results
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets, host_target
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.cpu.running import sequence_layout
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
@@ -37,13 +37,13 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 LENGTHS = (3, 0, 1, 7, 2, 1, 0, 5, 4, 12, 1)
 
 
-def compiled(rnn: sn.RNN, target: Target = HOST) -> Callable[[Call], Results]:
+def compiled(rnn: sn.RNN, target: Processor = HOST) -> Callable[[Call], Results]:
     """What runs a call of a recurrence on one target; made once for all tests, since LLVM takes its time."""
     return compiled_once(rnn, target)
 
 
 @cache
-def compiled_once(rnn: sn.RNN, target: Target) -> Callable[[Call], Results]:
+def compiled_once(rnn: sn.RNN, target: Processor) -> Callable[[Call], Results]:
     engine = LlvmEngine(target)
     assert engine.refuse(rnn.schedule) is None
     return engine.compile(rnn.schedule).bind(leaves(rnn.params))
@@ -58,7 +58,7 @@ def right(rnn: sn.RNN, call: Call) -> Results:
     call = replace(
         call, sequences=wider(call.sequences), initial=wider(call.initial), statics=wider(call.statics)
     )
-    return BoundNet(widened(rnn.net), tuple(wider(leaves(rnn.params))))(call)
+    return InterpretedNet(widened(rnn.net), tuple(wider(leaves(rnn.params))))(call)
 
 
 def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str) -> None:
@@ -115,7 +115,7 @@ def part(call: Call, chosen: Sequence[int]) -> Call:
 @settings(max_examples=3, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
 @given(data=st.data(), step=random_steps(), reverse=st.booleans())
 def test_random_steps(
-    target: Target, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
+    target: Processor, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
 ) -> None:
     rnn = step.rnn(dtype, reverse)
     call = call_of_sequences(data.draw(sequences_for(step, dtype)), step)
@@ -263,7 +263,7 @@ def test_steps_of_one_feature(name: str) -> None:
 
 @pytest.mark.long(every=EACH)
 @pytest.mark.parametrize(("name", "target"), ON_TARGETS)
-def test_steps_of_all_kinds(name: str, target: Target) -> None:
+def test_steps_of_all_kinds(name: str, target: Processor) -> None:
     rnn = recurrence(name)
     call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn, target)(call), 19, "float32")
@@ -271,7 +271,7 @@ def test_steps_of_all_kinds(name: str, target: Target) -> None:
 
 @pytest.mark.long(every=EACH)
 @pytest.mark.parametrize(("name", "target"), on_targets(["gru_reset_before", "normalised", "with_statics"]))
-def test_steps_in_float64_and_reverse(name: str, target: Target) -> None:
+def test_steps_in_float64_and_reverse(name: str, target: Processor) -> None:
     rnn = recurrence(name, 5, "float64", reverse=True)
     call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn, target)(call), 5, "float64")
@@ -294,7 +294,7 @@ def test_gru_of_all_sizes(sizes: tuple[int, int], dtype: str) -> None:
 
 @pytest.mark.long(every=EACH)
 @pytest.mark.parametrize(("name", "target"), ON_TARGETS)
-def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target: Target) -> None:
+def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target: Processor) -> None:
     rnn = recurrence(name)
     run_ = compiled(rnn, target)
     call = call_of(rnn, [*LENGTHS, 3, 6, 9, 1, 4, 11, 2, 5])
@@ -311,7 +311,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target
 
 
 @TARGETS
-def test_tiles_that_take_turns_give_the_bits_of_a_row_alone(target: Target) -> None:
+def test_tiles_that_take_turns_give_the_bits_of_a_row_alone(target: Processor) -> None:
     """With four gates and large parameters, of which steps read the last ones first by turns."""
     params = cells.CELLS["lstm"].parameters(5, 160, seed=1)
     rnn = sn.RNN(cells.lstm, params, memory={"h": 160, "c": 160}, inputs=sn.Spec(5))
@@ -504,7 +504,7 @@ def whole(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
 
 
 @TARGETS
-def test_integers_and_tables(target: Target) -> None:
+def test_integers_and_tables(target: Processor) -> None:
     table = np.random.default_rng(0).uniform(-1, 1, (4, 5)).astype(np.float32)
     spec = sn.Spec(3, np.int64)
     rnn = sn.RNN(whole, table, memory=(spec, spec), inputs=spec)

@@ -16,7 +16,7 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets, host_target
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.cpu.writing.powers import power
@@ -66,13 +66,13 @@ EXACT = {
 EXPONENTIAL = ("exp", "expm1", "sinh", "cosh", "tanh", "sigmoid", "erf")
 
 
-class Unfused(Target):
+class Unfused(Processor):
     """A processor of any family without a fused multiply-add."""
 
     has_fused = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
 
-def unfused() -> Target:
+def unfused() -> Processor:
     """The widest target here without fused multiply-adds: on x86-64 the generic one is tested by itself."""
     return Unfused(*astuple(host_target()))
 
@@ -81,7 +81,7 @@ def unfused() -> Target:
 
 
 @cache
-def compiled(target: Target, dtype: str, lanes: int) -> dict[str, Function]:
+def compiled(target: Processor, dtype: str, lanes: int) -> dict[str, Function]:
     """Every function as one on arrays, computed `lanes` at a time (0: a scalar at a time)."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -94,7 +94,7 @@ def compiled(target: Target, dtype: str, lanes: int) -> dict[str, Function]:
     return {name: on_arrays(engine, name) for name in FUNCTIONS}
 
 
-def write_loop(module: ir.Module, name: str, target: Target, dtype: str, lanes: int):
+def write_loop(module: ir.Module, name: str, target: Processor, dtype: str, lanes: int):
     element = ir.FloatType() if dtype == "f4" else ir.DoubleType()
     type_ = ir.VectorType(element, lanes) if lanes else element
     bytes_each = np.dtype(dtype).itemsize
@@ -124,7 +124,7 @@ def on_arrays(engine: llvm.ExecutionEngine, name: str) -> Function:
     return call
 
 
-def lanes_of(target: Target, dtype: str) -> int:
+def lanes_of(target: Processor, dtype: str) -> int:
     return target.vector_bytes // np.dtype(dtype).itemsize
 
 
@@ -217,14 +217,14 @@ def check_double(function: Function, name: str, count: int) -> None:
 @pytest.mark.long(each=True)
 @TARGETS
 @NAMES
-def test_single_precision(target: Target, name: str):
+def test_single_precision(target: Processor, name: str):
     check_single(compiled(target, "f4", lanes_of(target, "f4"))[name], name, 40_000)
 
 
 @pytest.mark.long(each=True)
 @TARGETS
 @NAMES
-def test_double_precision(target: Target, name: str):
+def test_double_precision(target: Processor, name: str):
     check_double(compiled(target, "f8", lanes_of(target, "f8"))[name], name, 1000)
 
 
@@ -237,7 +237,7 @@ def test_without_fused_multiply_add(name: str):
 @pytest.mark.long(each=True)
 @TARGETS
 @DTYPES
-def test_special_values(target: Target, dtype: str):
+def test_special_values(target: Processor, dtype: str):
     big = float(np.finfo(dtype).max)
     x = np.array([-np.inf, -big, -0.0, 0.0, big, np.inf, np.nan], dtype)
     inf, nan, pi = np.inf, np.nan, np.pi
@@ -273,7 +273,7 @@ def test_special_values(target: Target, dtype: str):
 @pytest.mark.long(each=True)
 @TARGETS
 @DTYPES
-def test_every_width_gives_the_same_bits(target: Target, dtype: str):
+def test_every_width_gives_the_same_bits(target: Processor, dtype: str):
     x = points(dtype, 300)
     integer = f"u{np.dtype(dtype).itemsize}"
     natural = lanes_of(target, dtype)
@@ -298,7 +298,7 @@ def test_every_target_that_fuses_gives_the_same_bits(dtype: str):
 @TARGETS
 @DTYPES
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_a_large_angle_changes_nothing_beside_it(target: Target, dtype: str, name: str):
+def test_a_large_angle_changes_nothing_beside_it(target: Processor, dtype: str, name: str):
     x = points(dtype, 40)
     x = x[np.abs(x) <= 2**20]
     function = compiled(target, dtype, lanes_of(target, dtype))[name]
@@ -308,7 +308,7 @@ def test_a_large_angle_changes_nothing_beside_it(target: Target, dtype: str, nam
 
 @TARGETS
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_the_angles_nearest_to_quarters(target: Target, name: str):
+def test_the_angles_nearest_to_quarters(target: Processor, name: str):
     """The doubles that come nearest to a multiple of π/2, of all and of those up to 2^20."""
     x = np.array([NEAREST, -NEAREST, NEAREST_ORDINARY, -NEAREST_ORDINARY])
     with mpmath.workprec(1200):

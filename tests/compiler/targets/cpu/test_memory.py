@@ -2,7 +2,14 @@
 
 import pytest
 
-from stepnet.compiler.targets.cpu.machine.memory import HUGE, MOSTLY_FULL, Pool, Rows, Together, aligned
+from stepnet.compiler.targets.cpu.machine.memory import (
+    HUGE,
+    MOSTLY_FULL,
+    JointAllocation,
+    Pool,
+    RowAllocator,
+    aligned,
+)
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -36,7 +43,7 @@ def test_no_more_is_kept_than_it_may() -> None:
 
 
 def test_arrays_together_have_their_shapes_and_share_no_numbers() -> None:
-    layout = Together([((3, 5), "float32"), ((0, 2), "float64"), ((7,), "int64")])
+    layout = JointAllocation([((3, 5), "float32"), ((0, 2), "float64"), ((7,), "int64")])
     arrays = layout.new()
     assert [(array.shape, array.dtype.name) for array in arrays] == [
         ((3, 5), "float32"),
@@ -52,13 +59,13 @@ def test_arrays_together_have_their_shapes_and_share_no_numbers() -> None:
 
 def test_large_and_small_arrays_can_be_written() -> None:
     for count in (3, MOSTLY_FULL):
-        array = Rows((1,), "float32").new(count)
+        array = RowAllocator((1,), "float32").new(count)
         array[...] = 1
         assert (array.sum(), array.flags.c_contiguous) == (count, True)
 
 
 def test_large_results_have_their_memory_as_long_as_one_of_them_is_there() -> None:
-    layout = Together([((MOSTLY_FULL,), "uint8"), ((3, 5), "float32")])
+    layout = JointAllocation([((MOSTLY_FULL,), "uint8"), ((3, 5), "float32")])
     first = layout.new()
     view = first[1].reshape(5, 3)[1:]
     begin = first[0].ctypes.data

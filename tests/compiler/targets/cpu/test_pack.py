@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
 
 Array = np.ndarray
@@ -44,7 +44,7 @@ def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtyp
     seed=st.integers(0, 99),
 )
 def test_every_number_is_at_its_place(
-    target: Target, view: str, inner: int, size: int, gates: int, dtype: str, seed: int
+    target: Processor, view: str, inner: int, size: int, gates: int, dtype: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     width = target.vector_bytes // 4
@@ -64,7 +64,7 @@ def test_every_number_is_at_its_place(
 @settings(max_examples=10, deadline=None)
 @given(inner=st.integers(1, 40), size=st.integers(1, 40), gates=st.integers(1, 4), seed=st.integers(0, 99))
 def test_numbers_in_bfloat16_lie_two_to_a_word(
-    target: Target, view: str, inner: int, size: int, gates: int, seed: int
+    target: Processor, view: str, inner: int, size: int, gates: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     width = target.vector_bytes // 4

@@ -12,9 +12,9 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
-from stepnet.compiler.targets.interpreter import BoundNet
+from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
@@ -70,14 +70,14 @@ def call_of(width: int, dtype: str) -> Call:
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize(("sizes", "width"), [((16, 16), 16), ((3, 5, 2), 7), ((64, 32, 48), 64), ((1,), 1)])
 def test_sums_of_products_are_right(
-    target: Target, dtype: str, joined: bool, sizes: tuple[int, ...], width: int
+    target: Processor, dtype: str, joined: bool, sizes: tuple[int, ...], width: int
 ) -> None:
     net, call = net_of(sizes, width, joined, dtype), call_of(width, dtype)
     params = [RANDOM.uniform(-0.2, 0.2, (size, width)).astype(dtype) for size in sizes]
     found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
     arrays = [array.astype("float64") for array in (*call.sequences, *call.initial) if array is not None]
     wide = replace(call, sequences=arrays[:1], initial=arrays[1:])
-    right = BoundNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
+    right = InterpretedNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 9, sum(sizes) + width)
 
@@ -99,7 +99,7 @@ def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied(
 @pytest.mark.long(each=True)
 @TARGETS
 @pytest.mark.parametrize("rows", [1, 5, 11])
-def test_products_of_large_parameters_are_right(target: Target, rows: int) -> None:
+def test_products_of_large_parameters_are_right(target: Processor, rows: int) -> None:
     """Those for which the operands of the elementwise work are asked for ahead, with inputs read in place."""
     net = net_of((320,), 320, False, "float32")
     param = RANDOM.uniform(-0.05, 0.05, (320, 320)).astype("float32")
@@ -108,6 +108,6 @@ def test_products_of_large_parameters_are_right(target: Target, rows: int) -> No
     call = Call(Positions.end_to_end(np.arange(rows + 1) * 3), [x], [h])
     found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
     wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
-    right = BoundNet(widened(net), (param.astype("float64"),))(wide)
+    right = InterpretedNet(widened(net), (param.astype("float64"),))(wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 3, 640)

@@ -7,7 +7,7 @@ import pytest
 
 import stepnet as sn
 import stepnet.compiler.targets.cpu.engine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 
 
 @pytest.mark.long(each=True)
@@ -15,7 +15,7 @@ from stepnet.compiler.targets.cpu.machine.target import Target, available_target
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("shape", [(1,), (37,), (5, 1), (5, 16), (3, 4, 35)], ids=str)
 def test_bits_are_numpys(
-    shape: tuple[int, ...], dtype: str, target: Target, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], dtype: str, target: Processor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_target", lambda: target)
     axes = range(-len(shape), 0)

@@ -15,7 +15,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.errors import NetError
 from stepnet.ragged.positions import Positions
 
@@ -38,13 +38,13 @@ def cast_net(source: str, target: str) -> Net:
 
 
 @cache
-def compiled(source: str, target: str, on: Target) -> Any:
+def compiled(source: str, target: str, on: Processor) -> Any:
     engine, whole = LlvmEngine(on), schedule(cast_net(source, target))
     assert engine.refuse(whole) is None
     return engine.compile(whole).bind([])
 
 
-def cast(numbers: Array, target: str, on: Target) -> Array:
+def cast(numbers: Array, target: str, on: Processor) -> Array:
     """The numbers as another dtype, by machine code."""
     steps = -(-numbers.size // WIDTH)
     x = np.zeros(steps * WIDTH, numbers.dtype)
@@ -72,7 +72,7 @@ def rounded(numbers: Array, dtype: str) -> Array:
 @TARGETS
 @STORED
 @pytest.mark.parametrize("wide", ["float32", "float64"])
-def test_every_number_widens_to_itself(target: Target, dtype: str, wide: str) -> None:
+def test_every_number_widens_to_itself(target: Processor, dtype: str, wide: str) -> None:
     numbers = PATTERNS.view(dtype)
     with np.errstate(all="ignore"):  # of NaNs that are not quiet
         assert_as_numpy(cast(numbers, wide, target), numbers.astype(wide))
@@ -80,7 +80,7 @@ def test_every_number_widens_to_itself(target: Target, dtype: str, wide: str) ->
 
 @TARGETS
 @STORED
-def test_all_about_every_number_is_rounded_to_the_nearest(target: Target, dtype: str) -> None:
+def test_all_about_every_number_is_rounded_to_the_nearest(target: Processor, dtype: str) -> None:
     """Each number, the middle to the next one, and what is next to that on both sides."""
     with np.errstate(all="ignore"):
         exact = PATTERNS.view(dtype).astype(np.float32)
@@ -93,7 +93,7 @@ def test_all_about_every_number_is_rounded_to_the_nearest(target: Target, dtype:
 
 @TARGETS
 @STORED
-def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Target, dtype: str) -> None:
+def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Processor, dtype: str) -> None:
     """A thousand of each, also of those that are beyond the largest number."""
     fractions = np.random.default_rng(0).integers(0, 2**23, 1000, np.uint32)
     bits = (np.arange(512, dtype=np.uint32)[:, None] << 23 | fractions).ravel()
@@ -106,7 +106,7 @@ def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Target, dt
 @STORED
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=200, max_size=200))
-def test_any_float_is_rounded_to_the_nearest(target: Target, dtype: str, bits: list[int]) -> None:
+def test_any_float_is_rounded_to_the_nearest(target: Processor, dtype: str, bits: list[int]) -> None:
     numbers = np.array(bits, np.uint32).view(np.float32)
     assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
 
@@ -114,7 +114,7 @@ def test_any_float_is_rounded_to_the_nearest(target: Target, dtype: str, bits: l
 @pytest.mark.long(each=True)
 @TARGETS
 @STORED
-def test_doubles_are_rounded_once(target: Target, dtype: str) -> None:
+def test_doubles_are_rounded_once(target: Processor, dtype: str) -> None:
     """The middle of two numbers, and what is so little from it that a float32 has no difference."""
     finite = PATTERNS[: 0x7F00 if dtype == "bfloat16" else 0x7B00].view(dtype).astype(np.float64)
     middle = (finite[1:] + finite[:-1]) / 2

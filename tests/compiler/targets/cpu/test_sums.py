@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.running.sums import sums
 from stepnet.ragged.offsets import offsets_of
 
@@ -31,7 +31,7 @@ def right(values: Array, places: Array, offsets: Array) -> Array:
     seed=st.integers(0, 99),
 )
 def test_they_are_the_sums(
-    target: Target, lengths: list[int], shape: tuple[int, ...], dtype: str, seed: int
+    target: Processor, lengths: list[int], shape: tuple[int, ...], dtype: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     rows = sum(lengths) + 3

@@ -3,16 +3,16 @@
 import pytest
 
 from stepnet.compiler.targets.cpu.lower.tiling import grain_of
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import Tile, cheapest, cover, cycles, tiles
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 
-AVX512 = Target("avx512", "", "", 64, 32)
+AVX512 = Processor("avx512", "", "", 64, 32)
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
 
 
 @TARGETS
-def test_the_registers_are_those_of_the_processor(target: Target) -> None:
+def test_the_registers_are_those_of_the_processor(target: Processor) -> None:
     """Intel's manual: 16 of 16 or 32 bytes each, and with AVX-512 32 of 64."""
     sizes = {"generic": (16, 16), "avx2": (32, 16), "avx512": (64, 32)}
     assert (target.vector_bytes, target.registers) == sizes[target.name]
@@ -21,7 +21,7 @@ def test_the_registers_are_those_of_the_processor(target: Target) -> None:
 @TARGETS
 @pytest.mark.parametrize("blocks", [1, 2, 5, 16])
 @pytest.mark.parametrize("gates", range(1, 20))
-def test_accumulators_and_operands_fit_the_registers(target: Target, gates: int, blocks: int) -> None:
+def test_accumulators_and_operands_fit_the_registers(target: Processor, gates: int, blocks: int) -> None:
     shapes = tiles(target, gates, blocks, divisor=gates)
     assert shapes[-1].rows == 1
     assert [shape.rows for shape in shapes] == sorted({shape.rows for shape in shapes}, reverse=True)
@@ -45,13 +45,13 @@ def test_accumulators_and_operands_fit_the_registers(target: Target, gates: int,
     ],
 )
 def test_tiles_take_turns_to_have_more_rows(registers: int, gates: int, divisor: int, large: Tile) -> None:
-    target = Target("", "", "", 64, registers)
+    target = Processor("", "", "", 64, registers)
     assert tiles(target, gates, 16, divisor=divisor)[0] == large
 
 
 @TARGETS
 @pytest.mark.parametrize("gates", range(1, 12))
-def test_every_row_is_covered(target: Target, gates: int) -> None:
+def test_every_row_is_covered(target: Processor, gates: int) -> None:
     shapes = tiles(target, gates, 16)
     for rows in range(2 * shapes[0].rows):
         counts = cover(shapes, rows, gates, target.vector_bytes)
@@ -101,7 +101,7 @@ def test_a_row_is_computed_in_two_tiles_so_that_threads_can_share_it(gates: int,
 
 @TARGETS
 @pytest.mark.parametrize("gates", [1, 2, 3, 4])
-def test_fewer_rows_take_no_longer_than_more(target: Target, gates: int) -> None:
+def test_fewer_rows_take_no_longer_than_more(target: Processor, gates: int) -> None:
     shapes = tiles(target, gates, 16)
     costs = [cheapest(shapes, rows, gates, target.vector_bytes)[0] for rows in range(1, 17)]
     assert costs == sorted(costs)

@@ -13,11 +13,11 @@ from zoo import rnn_of, sequences
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.plan.load import Load
-from stepnet.compiler.plan.partition import Wavefront, Way
+from stepnet.compiler.plan.partition import CallPartition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
-from stepnet.compiler.targets.part_execution import Run
+from stepnet.compiler.targets.part_execution import PartRun
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -77,7 +77,7 @@ def inputs() -> list[Any]:
 def one_by_one(run: Callable[[Any], Any], values: list[Any]) -> list[Any]:
     """The results with layers one after the other, by one thread."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "fits", lambda *_: False)
+        patch.setattr(PartRun, "fits", lambda *_: False)
         sn.set_threads(1)
         return [run(value) for value in values]
 
@@ -88,7 +88,7 @@ def forced(block: int, most: int) -> Front:
     def front(loads: list[Load], *_: Any) -> Wavefront:
         whole, rest = divmod(len(loads), most)
         groups = ((most, block),) * whole + ((rest, block if rest > 1 else 0),) * (rest > 0)
-        return Wavefront(groups, (Way("alone", 1, 0.0),) * len(loads), 0.0, 0.0)
+        return Wavefront(groups, (CallPartition("alone", 1, 0.0),) * len(loads), 0.0, 0.0)
 
     return front
 

@@ -9,7 +9,7 @@ from wide_machine import MACHINE, call, load
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.plan.load import Machine, Size
+from stepnet.compiler.plan.load import CallSize, Machine
 from stepnet.compiler.plan.partition import wavefront
 from stepnet.compiler.plan.waves import lines_of
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
@@ -84,7 +84,7 @@ def test_next_to_no_work_and_slow_threads_leave_layers_one_after_the_other():
         (load("gru", 64), call(1), 2, replace(MACHINE, handover=1e-3)),
         (load("gru", 64), call(1), 2, replace(MACHINE, block=1e-4)),
         (load("gru", 4), call(1, 4), 2, MACHINE),
-        (load("gru", 64), Size(0, 0, 0), 2, MACHINE),
+        (load("gru", 64), CallSize(0, 0, 0), 2, MACHINE),
     ]:
         assert wavefront([each] * 2, size, most, machine).groups == ((1, 0), (1, 0))
 

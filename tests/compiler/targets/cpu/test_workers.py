@@ -18,13 +18,13 @@ from zoo import rnn_of
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import engine
-from stepnet.compiler.targets.cpu.compile.compiled import Kept
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
 from stepnet.compiler.targets.cpu.emit import driver
 from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.machine.target import host_target
 from stepnet.compiler.targets.cpu.running import chain, native
-from stepnet.compiler.targets.cpu.running.prepared_tasks import Together
+from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks
 from stepnet.compiler.targets.cpu.threads import waiting, workers
 from stepnet.compiler.targets.cpu.threads.handover import NOTHING, ORDERS, THERE, signals
 from stepnet.compiler.targets.cpu.threads.workers import (
@@ -370,7 +370,7 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
         return {1, 2} <= set(came)
 
     until(both_ways)
-    assert isinstance(prepared(stream), Together)
+    assert isinstance(prepared(stream), DividedTasks)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
 
@@ -405,7 +405,7 @@ def test_threads_that_are_left_out_between_blocks_change_no_bit(
     expected = shared(x)[0]
     sn.set_threads(count)
     # Code for which every wait is a long one.
-    monkeypatch.setattr(engine, "KEPT", Kept(2**20))
+    monkeypatch.setattr(engine, "KEPT", CompiledPlans(2**20))
     monkeypatch.setattr(driver, "LATE_SECONDS", 0)
     monkeypatch.setattr(waiting, "SPINS", 0)
     monkeypatch.setattr(driver, "LATE", 10**9)

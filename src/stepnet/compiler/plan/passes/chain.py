@@ -25,7 +25,7 @@ from stepnet.compiler.plan.passes.when import known_once
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProductChain:
     """Product with a parameter that only other products read: x @ P, or x @ P + c.
 
     first: the node of x @ P. shift: the node of c; None if there is none. end: the node of the intermediate
@@ -62,9 +62,9 @@ def chained(net: Net) -> Net:
     return net
 
 
-def disjoint_chains(net: Net) -> list[Chain]:
+def disjoint_chains(net: Net) -> list[ProductChain]:
     """Lists chains that pay and share no node."""
-    chains, taken = list[Chain](), set[int]()
+    chains, taken = list[ProductChain](), set[int]()
     for each in candidates(net):
         if each.pays(net) and not taken & each.nodes:
             chains.append(each)
@@ -72,7 +72,7 @@ def disjoint_chains(net: Net) -> list[Chain]:
     return chains
 
 
-def candidates(net: Net) -> Iterator[Chain]:
+def candidates(net: Net) -> Iterator[ProductChain]:
     """Yields all chains: products that only other products with parameters read."""
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
@@ -87,7 +87,7 @@ def candidates(net: Net) -> Iterator[Chain]:
         readers = tuple(dict.fromkeys(users[end]))
         between = {first, end}
         if readers and not between & results and products.issuperset(readers):
-            yield Chain(first, shift, end, readers)
+            yield ProductChain(first, shift, end, readers)
 
 
 def is_product(net: Net, number: int, parameters: set[int]) -> bool:
@@ -98,7 +98,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
     return node.type.is_float and {net.type_of(operand).dtype for operand in node.inputs} == {node.type.dtype}
 
 
-def joined(net: Net, chains: list[Chain]) -> Net:
+def joined(net: Net, chains: list[ProductChain]) -> Net:
     """Merges each of these chains, and returns the net."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
@@ -111,7 +111,7 @@ def joined(net: Net, chains: list[Chain]) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def product(builder: Builder, net: Net, place: dict[int, int], each: Chain, reader: int) -> int:
+def product(builder: Builder, net: Net, place: dict[int, int], each: ProductChain, reader: int) -> int:
     """Adds the merged product for one reader of a chain; returns its number."""
     node = net.nodes[reader]
     x, P = (place[operand] for operand in net.nodes[each.first].inputs)

@@ -27,7 +27,7 @@ LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 
 
 @dataclass(frozen=True)
-class Term:
+class MatrixTerm:
     """Product as large as a matrix: of a memory, if `matrix` is not None, and of factors of the same rank.
 
     No two factors vary along the same axes.
@@ -37,7 +37,7 @@ class Term:
     factors: tuple[int, ...] = ()
 
 
-Terms = tuple[Term, ...]
+Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
@@ -83,7 +83,7 @@ class Distributed:
             if number in self.matrices:
                 self.place[number] = self.builder.copy(node, [])
                 self.late[self.place[number]] = True
-                self.terms[number] = (Term(self.place[number]),)
+                self.terms[number] = (MatrixTerm(self.place[number]),)
             elif number in linear:
                 self.terms[number] = self.expanded(number)
             elif node.operation == "sum" and node.inputs[0] in linear:
@@ -138,7 +138,7 @@ class Distributed:
             return self.terms[number]
         if node.operation in ("add", "subtract", "negative") and node.type.shape == shape:
             return self.expanded(number)
-        return (reduce(self.times, self.factors(number, shape), Term(None)),)
+        return (reduce(self.times, self.factors(number, shape), MatrixTerm(None)),)
 
     def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
         """Lists the factors of a value in a product of a shape, with the rank of the product.
@@ -151,29 +151,31 @@ class Distributed:
         value, wide = self.value(number), (*(1,) * (len(shape) - len(own)), *own)
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
-    def times(self, term: Term, factor: int) -> Term:
+    def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
         """Multiplies a term by a factor: joins it with the factor that varies along the same axes."""
         along = varies(self.builder, factor)
         factors = list(term.factors)
         for place, known in enumerate(factors):
             if varies(self.builder, known) == along:
                 factors[place] = self.builder.add("multiply", known, factor)
-                return Term(term.matrix, tuple(factors))
-        return Term(term.matrix, (*factors, factor))
+                return MatrixTerm(term.matrix, tuple(factors))
+        return MatrixTerm(term.matrix, (*factors, factor))
 
-    def mapped(self, term: Term, order: tuple[int, ...]) -> Term:
+    def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
         """Reorders the axes of a term."""
 
         def turned(number: int) -> int:
             """Reorders the axes of one value."""
             return self.builder.add("transpose", number, order=order)
 
-        return Term(None if term.matrix is None else turned(term.matrix), tuple(map(turned, term.factors)))
+        return MatrixTerm(
+            None if term.matrix is None else turned(term.matrix), tuple(map(turned, term.factors))
+        )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
         """Negates terms."""
         return tuple(
-            Term(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
+            MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
             else self.times(term, self.one(term, -1, dtype))
             for term in terms
@@ -183,7 +185,7 @@ class Distributed:
         """Negates a value."""
         return self.builder.add("negative", number)
 
-    def one(self, term: Term, value: float, dtype: str) -> int:
+    def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
         """Makes a constant number a factor of a term."""
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
@@ -196,7 +198,7 @@ class Distributed:
         order = sorted(numbers, key=lambda n: (self.is_late(n), self.builder.type_of(n).size))
         return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
 
-    def product(self, term: Term) -> int:
+    def product(self, term: MatrixTerm) -> int:
         """Computes the value of a term."""
         if term.matrix is None:
             return self.multiplied(term.factors)
@@ -208,7 +210,7 @@ class Distributed:
         """Adds values."""
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
-    def summed(self, term: Term, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
         """Sums a term along axes: a product of sums of those factors that vary along the same axes.
 
         shape: the shape of the term.
@@ -230,7 +232,7 @@ class Distributed:
             outside.append(self.builder.constant(np.asarray(np.prod(repeated), dtype)))
         for _, numbers in groups:
             own = [number for number in numbers if number not in whole]
-            inner = self.product(Term(term.matrix if len(own) < len(numbers) else None, tuple(own)))
+            inner = self.product(MatrixTerm(term.matrix if len(own) < len(numbers) else None, tuple(own)))
             outside.append(self.builder.add("sum", inner, axes=axes))
         return self.multiplied(outside)
 

@@ -47,7 +47,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Memory:
+class BodyMemory:
     """Memory of a body, as recognition sees it.
 
     leaf: the memory before the step, as an input of the body. before, after: its values before and after the
@@ -60,7 +60,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Match:
+class CellMatch:
     """Known cell that matches the values of a body.
 
     semantics: the function of the cell. gates: for each gate, the argument of its activation. projection: the
@@ -72,7 +72,7 @@ class Match:
     projection: tuple[float, Matrix] | None = None
 
 
-def simple(algebra: Algebra, h: Memory) -> Match:
+def simple(algebra: Algebra, h: BodyMemory) -> CellMatch:
     """Matches a simple recurrence, h' = n; raises `DifferentError` for any other."""
     activation, argument = activation_of(h.after)
     try:
@@ -85,7 +85,7 @@ def simple(algebra: Algebra, h: Memory) -> Match:
     return match_of("rnn", {"n": candidate}, candidate_activation=activation)
 
 
-def gru(algebra: Algebra, h: Memory) -> Match:
+def gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
     """Matches a gated recurrent unit; raises `DifferentError` for any other recurrence."""
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
@@ -113,7 +113,7 @@ def gru(algebra: Algebra, h: Memory) -> Match:
     raise reason
 
 
-def updates(h: Memory) -> Iterator[tuple[Gate, str, Polynomial]]:
+def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
     """Yields each way to write h' with an update gate: gate z, update ("keep" or "write"), and
     candidate n.
     """
@@ -153,7 +153,7 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
     return Sum(clip, out.x, inner.h, out.bias, inner.bias)
 
 
-def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
+def lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
     """Matches a long short-term memory; h is its output and c its cell. Raises `DifferentError` for any
     other.
     """
@@ -187,7 +187,7 @@ def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
     )
     if projection is None and projection_clip:
         raise DifferentError("its output is clipped but not projected", 3)
-    return Match(match.semantics, match.gates, projection)
+    return CellMatch(match.semantics, match.gates, projection)
 
 
 def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
@@ -220,7 +220,7 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
     raise DifferentError("no memory is o activation(c'), for a gate o and the other memory c'", 1)
 
 
-def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
+def forget_gate(cell: Polynomial, c: BodyMemory) -> tuple[Gate, Polynomial]:
     """Finds the gate f and the rest in cell = f c + rest."""
     parts = cell.divided(c.before.terms[0][0][0])
     if parts is None or not parts[1].terms:
@@ -241,7 +241,7 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
     raise DifferentError("what is added to the cell is not i g, for a gate i like the forget gate", 2)
 
 
-def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
+def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
     """Makes the match of a cell with these gates, in the order of its arrays."""
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
@@ -252,11 +252,11 @@ def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
             raise DifferentError("it is a minimal gated unit with clipped gates", 3)
         semantics["clip"] = bound
     ordered = {name: gates[name] for name in GATES[cell]}
-    return Match(Semantics(cell, **semantics), ordered)  # type: ignore[arg-type]
+    return CellMatch(Semantics(cell, **semantics), ordered)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Row:
+class KnownCell:
     """Row of the table of known cells.
 
     cell: the name of the cell. memories: the names of its memories, in order. found: the function that
@@ -265,11 +265,11 @@ class Row:
 
     cell: str
     memories: str
-    found: Callable[..., Match]
+    found: Callable[..., CellMatch]
 
 
 KNOWN = (
-    Row("rnn", "h", simple),
-    Row("gru", "h", gru),
-    Row("lstm", "hc", lstm),
+    KnownCell("rnn", "h", simple),
+    KnownCell("gru", "h", gru),
+    KnownCell("lstm", "hc", lstm),
 )

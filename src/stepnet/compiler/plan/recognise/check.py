@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Recur, without_unused
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.types import CONST
@@ -39,7 +39,7 @@ def check(known: Recognised, seed: int = 0) -> None:
         shape = type_.shape if type_.extent == CONST else (ROWS, *type_.shape)
         arrays.append(random.normal(size=shape).astype(type_.dtype))
     given = recur.operands_by_kind(arrays)
-    made = recur.results_by_kind(interpret(body, arrays, Segments(ROWS), np.zeros(ROWS, np.int64)))
+    made = recur.results_by_kind(interpret(body, arrays, LevelSizes(ROWS), np.zeros(ROWS, np.int64)))
     weights = replace(known, recur=recur, weights=widened(known.weights)).arrays(given.others)
     x = np.concatenate(
         [np.zeros((ROWS, 0)), *(given.sequences[place].reshape(ROWS, -1) for place in known.sequences)],

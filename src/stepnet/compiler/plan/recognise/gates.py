@@ -99,7 +99,7 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 
 @dataclass(frozen=True)
-class Term:
+class GateTerm:
     """Term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
     features themselves.
     """
@@ -121,8 +121,8 @@ class Sum:
     """
 
     clip: float = 0.0
-    x: tuple[Term, ...] = ()
-    h: tuple[Term, ...] = ()
+    x: tuple[GateTerm, ...] = ()
+    h: tuple[GateTerm, ...] = ()
     bias: Polynomial = ZERO
     inside: Polynomial = ZERO
     peephole: Polynomial = ZERO
@@ -130,7 +130,7 @@ class Sum:
     def negated(self) -> "Sum":
         """Negates the argument: it becomes that of the gate 1 - f."""
         x, h = (
-            tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
+            tuple(GateTerm(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
         )
         return Sum(self.clip, x, h, -self.bias, -self.inside, -self.peephole)
@@ -145,8 +145,8 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
     clip, value = unclipped(value)
     peephole = peephole_of(value, cell)
     value = value - peephole * cell
-    x: list[Term] = []
-    own: list[Term] = []
+    x: list[GateTerm] = []
+    own: list[GateTerm] = []
     bias = ZERO
     for monomial, factor in value.terms:
         fixed = tuple(atom for atom in monomial if atom.fixed)
@@ -172,7 +172,7 @@ def strange(value: Polynomial) -> set[str]:
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
-def reading(term: Term) -> str:
+def reading(term: GateTerm) -> str:
     """Describes what a term reads, for a message."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
@@ -180,18 +180,18 @@ def reading(term: Term) -> str:
     return f"a memory {how}, which no known cell does"
 
 
-def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
+def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | None:
     """Makes a term of a leaf, or of its product with a matrix; None for anything else."""
     if len(others) != 1:
         return None
     what = others[0].what
     if isinstance(what, Leaf):
-        return Term(factor, what, (), None, fixed)
+        return GateTerm(factor, what, (), None, fixed)
     if isinstance(what, Product):
         rows = tuple(atom for atom in what.left if atom.fixed)
         leaves = [atom.what for atom in what.left if not atom.fixed]
         if len(leaves) == 1 and isinstance(leaves[0], Leaf):
-            return Term(factor, leaves[0], rows, what.matrix, fixed)
+            return GateTerm(factor, leaves[0], rows, what.matrix, fixed)
     return None
 
 

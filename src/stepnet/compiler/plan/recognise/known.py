@@ -8,12 +8,12 @@ from itertools import permutations
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, interpret
+from stepnet.compiler.net.interpret import LevelSizes, interpret
 from stepnet.compiler.net.ir import Net, Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.passes.chain import chain
-from stepnet.compiler.plan.recognise.cells import KNOWN, Match, Memory, Row
-from stepnet.compiler.plan.recognise.gates import Term, strange
+from stepnet.compiler.plan.recognise.cells import KNOWN, BodyMemory, CellMatch, KnownCell
+from stepnet.compiler.plan.recognise.gates import GateTerm, strange
 from stepnet.compiler.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
 from stepnet.compiler.plan.recognise.values import Values
 from stepnet.compiler.plan.recognise.weights import arrays_of, is_projected
@@ -69,7 +69,7 @@ class Recognised:
         types = [self.recur.body.type_of(number) for number in self.recur.others]
         pairs = zip(types, others, strict=True)
         parameters = [array for type_, array in pairs if type_.extent == CONST]
-        return dict(zip(self.names, interpret(self.weights, parameters, Segments(1)), strict=True))
+        return dict(zip(self.names, interpret(self.weights, parameters, LevelSizes(1)), strict=True))
 
     def __str__(self) -> str:
         text = repr(self.semantics).removeprefix("Semantics(").removesuffix(")")
@@ -130,7 +130,7 @@ def recognised(recur: Recur) -> Recognised:
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
     whole = [
-        Memory(leaf, values.whole(number), values.whole(after))
+        BodyMemory(leaf, values.whole(number), values.whole(after))
         for leaf, number, after in zip(memories, recur.memories, recur.following, strict=True)
     ]
     for row in KNOWN:
@@ -160,7 +160,7 @@ def memories_of(recur: Recur) -> list[Leaf]:
 
 
 def result(
-    values: Values, row: Row, match: Match, order: Sequence[int], memories: Sequence[Memory]
+    values: Values, row: KnownCell, match: CellMatch, order: Sequence[int], memories: Sequence[BodyMemory]
 ) -> Recognised:
     """Makes the result of recognition from a match. order: the sequences in the order of their features
     in x.
@@ -180,7 +180,7 @@ def result(
         inputs += body.type_of(number).size
     projected = None
     if is_projected(gates):
-        terms: list[Term] = [gate.x[0] for gate in gates]
+        terms: list[GateTerm] = [gate.x[0] for gate in gates]
         projected = tuple(int(p) + begins[t.leaf.number] for t in terms for p in t.leaf.places)
     net, names = arrays_of(recur, match, begins, (inputs, outputs, hidden), projected is not None)
     after = {memories[place].after: name for name, place in zip(row.memories, order, strict=True)}

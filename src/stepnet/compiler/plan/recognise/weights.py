@@ -13,9 +13,9 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Recur
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.plan.recognise.cells import Match
+from stepnet.compiler.plan.recognise.cells import CellMatch
 from stepnet.compiler.plan.recognise.functions import RECIPROCAL
-from stepnet.compiler.plan.recognise.gates import Sum, Term
+from stepnet.compiler.plan.recognise.gates import GateTerm, Sum
 from stepnet.compiler.plan.recognise.polynomial import (
     Atom,
     DifferentError,
@@ -31,7 +31,7 @@ Array = np.ndarray
 
 
 @dataclass
-class Arrays:
+class WeightsBuilder:
     """Builder of the net that computes a cell's arrays from the parameters of a body."""
 
     recur: Recur
@@ -151,7 +151,7 @@ class Arrays:
 
     # ---- the arrays
 
-    def product(self, terms: Iterable[Term], features: dict[int, int], size: int) -> int:
+    def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
         """Adds the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
         total: int | None = None
         for term in terms:
@@ -159,7 +159,7 @@ class Arrays:
             total = value if total is None else self.builder.add("add", total, value)
         return self.filled(0, (size, self.hidden)) if total is None else total
 
-    def block(self, term: Term, begin: int, size: int) -> int:
+    def block(self, term: GateTerm, begin: int, size: int) -> int:
         """Adds the matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
         places = term.leaf.places + begin
         if term.matrix is None:  # a feature for each unit
@@ -213,7 +213,7 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 
 
 def arrays_of(
-    recur: Recur, match: Match, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
+    recur: Recur, match: CellMatch, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
     """Builds the net from the parameters of a body to the arrays of the cell; returns it and the arrays'
     names.
@@ -222,7 +222,7 @@ def arrays_of(
     outputs and hidden units. projected: whether there is no W.
     """
     inputs, outputs, hidden = sizes
-    made = Arrays(recur, hidden)
+    made = WeightsBuilder(recur, hidden)
     for number in made.parameters:
         made.constant(number)
     gates = list(match.gates.values())

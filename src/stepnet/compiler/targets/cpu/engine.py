@@ -8,13 +8,13 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.load import Load, Machine
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import Array, Cell, Kernel, first_refusal, narrow_cell
-from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, Compiled, Kept
+from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
+from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.target import Target, asked, host_target, target_texts
+from stepnet.compiler.targets.cpu.machine.target import Processor, asked, host_target, target_texts
 from stepnet.compiler.targets.cpu.products.constants import constant_values
-from stepnet.compiler.targets.cpu.running.finish import Finish, Rows, total
+from stepnet.compiler.targets.cpu.running.finish import Finish, NodeRows, total
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
 from stepnet.compiler.targets.processor import machine_for
@@ -25,7 +25,7 @@ from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 class LlvmEngine:
     """The engine for one target; the machine's own by default."""
 
-    target: Target | None = None
+    target: Processor | None = None
     name: str = "llvm"
 
     def refuse(self, schedule: Schedule) -> str | None:
@@ -53,7 +53,7 @@ class LlvmEngine:
             KEPT.put(key, made)
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
-    def cell(self, plan: Plan) -> Cell | str:
+    def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """The cell for the recurrence of a plan with a precision, or the reason why there is none."""
         return narrow_cell(plan)
 
@@ -84,10 +84,10 @@ class LlvmEngine:
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, computed by NumPy or the contract kernel."""
-        return total(node, list(map(Rows, operands)), self.target or host_target())
+        return total(node, list(map(NodeRows, operands)), self.target or host_target())
 
 
-KEPT = Kept(MOST_BYTES)
+KEPT = CompiledPlans(MOST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class LlvmKernel:
     """The compiled code of a plan, to be bound to parameters."""
 
     plan: Plan
-    compiled: Compiled
-    target: Target
+    compiled: CompiledPlan
+    target: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """A runner of calls with these parameters, which are packed here."""

@@ -17,19 +17,19 @@ from stepnet.compiler.targets.base import (
     Arrays,
     Bound,
     Call,
-    Cell,
     FrozenCall,
     Kernel,
+    LowPrecisionCell,
     OptionalArrays,
     Results,
     Steps,
 )
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.onednn.known import Known, known_plan
-from stepnet.compiler.targets.onednn.library import Library, library
+from stepnet.compiler.targets.onednn.known import KnownPlan, known_plan
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 from stepnet.compiler.targets.onednn.padding import Padding, padding
-from stepnet.compiler.targets.onednn.primitives import Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import ran
 from stepnet.compiler.targets.packed import CalledSteps, called_again
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
@@ -42,16 +42,16 @@ Array = np.ndarray
 class OneDnnKernel:
     """The kernel of a recurrence on oneDNN, to be bound to parameters."""
 
-    known: Known
+    known: KnownPlan
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
         """The bound recurrence. The parameters are copied into oneDNN's layout here."""
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
-    def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
+    def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
         """The recurrence, in int8 with the scales of its weights, and the weights."""
         known = self.known
-        weights = Weights.of(known.recurrence, known.arrays(parameters))
+        weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
@@ -60,7 +60,13 @@ class BoundRecurrence:
 
     ends_early = False
 
-    def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
+    def __init__(
+        self,
+        known: KnownPlan,
+        loaded: OneDnnLibrary,
+        recurrence: OneDnnRecurrence,
+        weights: RecurrenceWeights,
+    ) -> None:
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
@@ -120,7 +126,7 @@ class BoundRecurrence:
         return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
 
 
-def features(known: Known, sequences: Sequence[Array], total: int) -> Array:
+def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
     """The inputs of a recurrence at each step, [total, inputs]: the features of its sequences joined."""
     flat = [laid_flat(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
@@ -162,7 +168,7 @@ class OneDnnEngine:
             if part.plan is None:
                 continue
             made = known_plan(part.plan)
-            known += isinstance(made, Known)
+            known += isinstance(made, KnownPlan)
             if isinstance(made, str) and (part.node is not None or schedule.whole is not None):
                 return made
             if isinstance(made, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
@@ -174,12 +180,12 @@ class OneDnnEngine:
         made = self.cell(plan)
         return made if isinstance(made, str) else None
 
-    def cell(self, plan: Plan) -> Cell | str:
+    def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
         if reason := missing():
             return reason
         made = known_plan(plan)
-        return made if isinstance(made, str) else Cell(made.reads, str(made.recurrence))
+        return made if isinstance(made, str) else LowPrecisionCell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
         """The kernel of a schedule: its parts run one after the other, on oneDNN or llvm."""

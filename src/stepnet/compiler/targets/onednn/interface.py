@@ -79,7 +79,7 @@ class Version(ctypes.Structure):
     )
 
 
-class Argument(ctypes.Structure):
+class ExecutionArgument(ctypes.Structure):
     """dnnl_exec_arg_t."""
 
     _fields_ = (("number", c_int), ("memory", c_void_p))
@@ -151,7 +151,7 @@ FUNCTIONS: dict[str, tuple[object, ...]] = {
     "dnnl_primitive_desc_query_md": (OBJECT, c_int, c_int),
     "dnnl_primitive_desc_destroy": (OBJECT,),
     "dnnl_primitive_create": (OUT, OBJECT),
-    "dnnl_primitive_execute": (OBJECT, OBJECT, c_int, POINTER(Argument)),
+    "dnnl_primitive_execute": (OBJECT, OBJECT, c_int, POINTER(ExecutionArgument)),
     "dnnl_primitive_destroy": (OBJECT,),
     "dnnl_reorder_primitive_desc_create": (OUT, OBJECT, OBJECT, OBJECT, OBJECT, OBJECT),
     **{

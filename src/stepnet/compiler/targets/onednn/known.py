@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import Segments, evaluated, interpret
+from stepnet.compiler.net.interpret import LevelSizes, evaluated, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, STEPS
 from stepnet.compiler.plan.groups import results_of
@@ -20,7 +20,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.recognise import Recognised, Refused, recognise
 from stepnet.compiler.targets.onednn.interface import ACTIVATIONS
 from stepnet.compiler.targets.onednn.library import library
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.layout.semantics import GATES, Semantics
 
 Array = np.ndarray
@@ -49,13 +49,13 @@ def refusal(semantics: Semantics) -> str | None:
 
 def recurrence_of(
     semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
-) -> Recurrence:
+) -> OneDnnRecurrence:
     """oneDNN's recurrence for a cell. names: the names of its arrays. projected: the size of h after a
     projection.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
-    return Recurrence(
+    return OneDnnRecurrence(
         cell,
         inputs,
         hidden,
@@ -67,7 +67,7 @@ def recurrence_of(
 
 
 @dataclass(frozen=True)
-class Term:
+class ArrayTerm:
     """A term of a gate in an array of oneDNN: the cell's array name[..., gate, :], times sign."""
 
     name: str
@@ -75,13 +75,13 @@ class Term:
     sign: float
 
 
-Rows = tuple[tuple[Term, ...], ...]
+Rows = tuple[tuple[ArrayTerm, ...], ...]
 """For each gate of an array of oneDNN, its terms: the gate is their sum."""
 WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
 """Arrays that have the same layout in oneDNN and in the cell."""
 
 
-def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
+def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Rows]:
     """The terms of oneDNN's weights and bias, gate by gate."""
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
@@ -91,7 +91,7 @@ def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
     pairs = list(zip(order, signs, strict=True))
 
     def rows(*names: str) -> Rows:
-        return tuple(tuple(Term(name, *pair) for name in names) for pair in pairs)
+        return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
     if recurrence.row.biases > len(pairs):  # the candidate's bias inside the reset is a further gate
@@ -99,7 +99,9 @@ def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
     return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
 
 
-def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def arranged(
+    recurrence: OneDnnRecurrence, semantics: Semantics, arrays: Mapping[str, Array]
+) -> dict[str, Array]:
     """oneDNN's arrays by name, made of those of a cell: W, R, b, d, p and P, as far as it has them."""
     gates = len(GATES[semantics.cell])
     by_gate = {
@@ -123,7 +125,7 @@ def split_gates(array: Array, gates: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPlan:
     """A plan whose recurrence oneDNN can run.
 
     net: the net of the plan.
@@ -137,7 +139,7 @@ class Known:
 
     net: Net
     cell: Recognised
-    recurrence: Recurrence
+    recurrence: OneDnnRecurrence
     reads: tuple[int, ...]
     memories: tuple[int, ...]
     parameters: tuple[int, ...]
@@ -151,7 +153,7 @@ class Known:
         values = evaluated(
             net, dict(zip(inputs, parameters, strict=True)), sorted({*self.parameters} - {*inputs})
         )
-        made = interpret(cell.weights, [values[number] for number in self.parameters], Segments(1))
+        made = interpret(cell.weights, [values[number] for number in self.parameters], LevelSizes(1))
         arrays = dict(zip(cell.names, made, strict=True))
         if cell.projected is not None:  # each feature of x is the input of one unit of one gate
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
@@ -159,7 +161,7 @@ class Known:
         return arranged(self.recurrence, cell.semantics, arrays)
 
 
-def known_plan(plan: Plan) -> Known | str:
+def known_plan(plan: Plan) -> KnownPlan | str:
     """The recurrence of oneDNN that computes a plan; or the reason why there is none, as a text."""
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
@@ -203,7 +205,7 @@ def known_plan(plan: Plan) -> Known | str:
     ).in_precision(recur.precision)
     if recur.precision is not None and (reason := recurrence.refuse(library())):
         return reason
-    return Known(
+    return KnownPlan(
         net,
         cell,
         recurrence,

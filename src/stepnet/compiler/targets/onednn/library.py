@@ -52,7 +52,7 @@ FORKED: list[bool] = []
 
 
 @dataclass(frozen=True, eq=False)
-class Library:
+class OneDnnLibrary:
     """A loaded library, its version, and its engine for the processor.
 
     path: the path of the file.
@@ -109,7 +109,7 @@ class Library:
             self.functions.omp_set_num_threads(c_int(count))
 
 
-def failure(library: Library, name: str, status: int, asked: str) -> LibraryError | RefusedError:
+def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> LibraryError | RefusedError:
     """The exception for a status that is not success."""
     said = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
     what = f"{name}, asked for {asked}" if asked else name
@@ -117,7 +117,7 @@ def failure(library: Library, name: str, status: int, asked: str) -> LibraryErro
     return kind(f"oneDNN {'.'.join(map(str, library.version))} says {said} to {what}")
 
 
-def library(path: str | None = None) -> Library:
+def library(path: str | None = None) -> OneDnnLibrary:
     """The library at a path; by default the one that STEPNET_ONEDNN names, or else the installed one.
 
     Raises:
@@ -129,7 +129,7 @@ def library(path: str | None = None) -> Library:
 
 
 @cache
-def loaded(path: str) -> Library:
+def loaded(path: str) -> OneDnnLibrary:
     """The library at a path, loaded once; "" for the installed one."""
     for candidate in (path,) if path else candidates():
         return opened(candidate)
@@ -159,7 +159,7 @@ def candidates() -> Iterator[str]:
             yield str(place.resolve())
 
 
-def opened(path: str) -> Library:
+def opened(path: str) -> OneDnnLibrary:
     """The library at a path, with its functions declared and its constants checked."""
     try:
         functions = ctypes.CDLL(path)
@@ -188,12 +188,12 @@ def opened(path: str) -> Library:
     status = functions.dnnl_engine_create(byref(engine), CPU, 0)
     if status:
         raise LibraryError(f"{text}, and finds no processor: {STATUSES[status]}")
-    made = Library(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
+    made = OneDnnLibrary(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
     check_descriptors(made)
     return made
 
 
-def check_descriptors(made: Library) -> None:
+def check_descriptors(made: OneDnnLibrary) -> None:
     """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them."""
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
@@ -216,7 +216,7 @@ def check_descriptors(made: Library) -> None:
                 )
 
 
-def memory_described(library: Library, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
+def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
     """The handle of a new memory descriptor, which the caller destroys."""
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
@@ -225,7 +225,7 @@ def memory_described(library: Library, dims: tuple[int, ...], dtype: str, tag: s
 
 
 @cache
-def refusal(library: Library, dtype: str) -> str | None:
+def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
     """The library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
 
     The instruction set alone does not tell: versions differ in the dtypes that they implement with it.

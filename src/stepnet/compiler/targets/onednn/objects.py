@@ -25,10 +25,10 @@ from stepnet.compiler.targets.onednn.interface import (
     TAGS,
     TO,
     USER_SCRATCHPAD,
-    Argument,
     Dims,
+    ExecutionArgument,
 )
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 
 Array = np.ndarray
 WEIGHTS_MASK = (1 << 3) | (1 << 4)  # a scale for each gate and channel of ldigo
@@ -40,21 +40,21 @@ class Owned:
     handle.
     """
 
-    def __init__(self, library: Library, kind: str, handle: c_void_p) -> None:
+    def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
         weakref.finalize(self, destroy, handle).atexit = False
 
     @classmethod
-    def made(cls, library: Library, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
+    def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
         """The object that a function returns through its first argument."""
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
 
 
-def described(library: Library, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
+def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
     """A memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
     tag = tag or "abcde"[: len(dims)]
     return Owned.made(
@@ -69,7 +69,7 @@ def described(library: Library, dims: Sequence[int], dtype: str, tag: str = "") 
     )
 
 
-def attributes(library: Library, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
+def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
     """The attributes of a primitive: its quantization, and whether the caller allocates its scratchpad."""
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
@@ -135,13 +135,13 @@ def aligned(size: int) -> Array:
     return whole[first : first + size]
 
 
-class Memory(Owned):
+class MemoryObject(Owned):
     """A oneDNN memory over the buffer of an array, which it keeps alive."""
 
     array: Array
 
     @classmethod
-    def over(cls, library: Library, description: "Owned | int", array: Array) -> "Memory":
+    def over(cls, library: OneDnnLibrary, description: "Owned | int", array: Array) -> "MemoryObject":
         """A memory with this descriptor, over the buffer of an array."""
         handle = description.handle if isinstance(description, Owned) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
@@ -164,18 +164,18 @@ class Primitive:
         self.library, self.description = library, description
         self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
         self.stream = Owned.made(library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM)
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[int, MemoryObject] = {}
         self.places: dict[int, int] = {}
-        self.arguments = (Argument * 0)()
+        self.arguments = (ExecutionArgument * 0)()
 
-    def set(self, memories: Mapping[int, Memory]) -> None:
+    def set(self, memories: Mapping[int, MemoryObject]) -> None:
         """Sets the memories of some arguments, by number."""
         new = set(memories) - set(self.places)
         self.memories.update(memories)
         if new:
             self.places = {number: place for place, number in enumerate(self.memories)}
-            listed = [Argument(number, memory.handle) for number, memory in self.memories.items()]
-            self.arguments = (Argument * len(listed))(*listed)
+            listed = [ExecutionArgument(number, memory.handle) for number, memory in self.memories.items()]
+            self.arguments = (ExecutionArgument * len(listed))(*listed)
             return
         for number, memory in memories.items():
             self.arguments[self.places[number]].memory = memory.handle
@@ -188,7 +188,7 @@ class Primitive:
         call("dnnl_stream_wait", handle)
 
 
-def reordered(library: Library, source: Array, target: Owned, attribute: Owned | None) -> Memory:
+def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: Owned | None) -> MemoryObject:
     """A copy of an array in the format of a memory descriptor, quantized according to the attributes."""
     plain = described(library, source.shape, source.dtype.name)
     wanted = Described.made(
@@ -203,8 +203,8 @@ def reordered(library: Library, source: Array, target: Owned, attribute: Owned |
         asked=f"{source.dtype}{list(source.shape)} in the format of a primitive",
     )
     size = library.functions.dnnl_memory_desc_get_size(target.handle)
-    memory = Memory.over(library, target, aligned(size))
+    memory = MemoryObject.over(library, target, aligned(size))
     run = Primitive(wanted)
-    run.set({FROM: Memory.over(library, plain, source), TO: memory})
+    run.set({FROM: MemoryObject.over(library, plain, source), TO: memory})
     run.run()
     return memory

@@ -1,7 +1,8 @@
 """The primitive of a recurrence for a number of steps and rows, and weights in the formats that it expects.
 
 Weights are declared with the format `any`, so oneDNN chooses a format for each number of steps and rows.
-`Packed` has weights reordered into these formats; it serves all primitives that expect the same formats.
+`PackedWeights` has weights reordered into these formats; it serves all primitives that expect the same
+formats.
 """
 
 from collections.abc import Mapping
@@ -21,10 +22,10 @@ from stepnet.compiler.targets.onednn.interface import (
     OVERWRITE_WEIGHTS,
     TRAINING,
 )
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.objects import (
     Described,
-    Memory,
+    MemoryObject,
     Owned,
     Primitive,
     aligned,
@@ -33,7 +34,7 @@ from stepnet.compiler.targets.onednn.objects import (
     number_of,
     reordered,
 )
-from stepnet.compiler.targets.onednn.recurrence import OPTIONAL, Recurrence
+from stepnet.compiler.targets.onednn.recurrence import OPTIONAL, OneDnnRecurrence
 from stepnet.errors import InputError, LibraryError, RefusedError
 
 Array = np.ndarray
@@ -43,7 +44,11 @@ EXTRA = ("workspace", "scratchpad")
 
 
 def description(
-    library: Library, recurrence: Recurrence, steps: int, rows: int, forward: Described | None = None
+    library: OneDnnLibrary,
+    recurrence: OneDnnRecurrence,
+    steps: int,
+    rows: int,
+    forward: Described | None = None,
 ) -> Described:
     """The primitive descriptor of a recurrence; given that of the forward pass, the one of its gradient.
 
@@ -84,7 +89,7 @@ def description(
 
 
 def wanted_by(
-    library: Library, recurrence: Recurrence, slot: str, way: str, steps: int, rows: int
+    library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, way: str, steps: int, rows: int
 ) -> Owned | None:
     """The memory descriptor to request for an argument; None if the recurrence does not have it."""
     if slot in OPTIONAL and slot not in recurrence.slots:
@@ -95,7 +100,7 @@ def wanted_by(
     )
 
 
-class Run:
+class PrimitiveRun:
     """A primitive and the buffers of its arguments, for one thread.
 
     A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
@@ -103,16 +108,16 @@ class Run:
 
     def __init__(
         self,
-        library: Library,
-        recurrence: Recurrence,
+        library: OneDnnLibrary,
+        recurrence: OneDnnRecurrence,
         steps: int,
         rows: int,
-        forward: "Run | None" = None,
+        forward: "PrimitiveRun | None" = None,
     ) -> None:
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
         self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
         self.primitive = Primitive(self.described)
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, MemoryObject] = {}
         self.views: dict[str, Array] = {}
         self.serial = -1
         self.bytes = 0
@@ -129,7 +134,7 @@ class Run:
                 self.add(slot, forward if slot == "workspace" else None)
         self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
 
-    def add(self, name: str, forward: "Run | None") -> None:
+    def add(self, name: str, forward: "PrimitiveRun | None") -> None:
         """Allocates the memory of an argument. forward: the run to share that memory with, if any."""
         if forward is not None:
             self.memories[name] = forward.memories[name]
@@ -137,7 +142,7 @@ class Run:
         size = self.described.size(name)
         self.bytes += size
         wanted = self.described.wanted(name)
-        self.memories[name] = Memory.over(self.library, wanted, aligned(size))
+        self.memories[name] = MemoryObject.over(self.library, wanted, aligned(size))
 
     def view(self, name: str) -> Array:
         """The numbers of an argument as an array of its shape."""
@@ -154,7 +159,7 @@ class Run:
         view = self.view(name)
         return view.reshape(-1, view.shape[-1])
 
-    def bind(self, weights: "Packed", serial: int) -> None:
+    def bind(self, weights: "PackedWeights", serial: int) -> None:
         """Sets the weights, which have the formats that the primitive expects."""
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
@@ -183,16 +188,16 @@ class Run:
         self.primitive.run()
 
 
-class Packed:
+class PackedWeights:
     """Weights in the formats that a primitive expects."""
 
-    def __init__(self, run: Run, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, run: PrimitiveRun, arrays: Mapping[str, Array]) -> None:
         library, recurrence = run.library, run.recurrence
         attribute = None
         if recurrence.calibration is not None:
             attribute = attributes(library, recurrence.calibration, own_scratchpad=False)
         self.formats: dict[str, Owned] = {}
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, MemoryObject] = {}
         for name, array in arrays.items():
             wanted = c_void_p(run.described.wanted(name))
             own = Owned.made(library, "memory_desc", "dnnl_memory_desc_clone", wanted)
@@ -200,7 +205,7 @@ class Packed:
             is_weight = name in FORMATTED
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
-    def fits(self, run: Run) -> bool:
+    def fits(self, run: PrimitiveRun) -> bool:
         """Whether a primitive expects the same formats."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
@@ -215,7 +220,7 @@ SERIAL = count()
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class RecurrenceWeights:
     """The weights of a recurrence.
 
     arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
@@ -226,7 +231,7 @@ class Weights:
     serial: int = field(default_factory=SERIAL.__next__)
 
     @classmethod
-    def of(cls, recurrence: Recurrence, arrays: Mapping[str, Array]) -> "Weights":
+    def of(cls, recurrence: OneDnnRecurrence, arrays: Mapping[str, Array]) -> "RecurrenceWeights":
         """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
         made: dict[str, Array] = {}
         for name in recurrence.weights:
@@ -240,18 +245,18 @@ class Weights:
             made[name] = np.array(array, np.float32, order="C")
         return cls(made)
 
-    def bind(self, run: Run) -> None:
+    def bind(self, run: PrimitiveRun) -> None:
         """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
         if run.serial == self.serial:
             return
         key = (run.library.path, run.recurrence, run.is_gradient, self.serial)
         packed = PACKED.find(key, lambda kept: next((packed for packed in kept if packed.fits(run)), None))
         if packed is None:
-            packed = Packed(run, self.arrays)
+            packed = PackedWeights(run, self.arrays)
             PACKED.put(key, (packed, *(PACKED.held(key) or ())))
         run.bind(packed, self.serial)
 
 
-PACKED: Cache[tuple[Packed, ...]] = Cache(
+PACKED: Cache[tuple[PackedWeights, ...]] = Cache(
     64, 256 * MEGABYTE, lambda listed: sum(packed.bytes for packed in listed)
 )

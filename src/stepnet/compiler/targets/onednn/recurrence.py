@@ -7,7 +7,7 @@ from typing import Any
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets.calibration import Calibration, weight_scales
 from stepnet.compiler.targets.onednn.interface import ACTIVATIONS, DIRECTIONS
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 
 Slots = tuple[str, ...]
 
@@ -17,7 +17,7 @@ GIVEN: Slots = ("dst_layer", "dst_iter")
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellKind:
     """A kind of recurrence.
 
     function: its name in the names of oneDNN's functions.
@@ -73,13 +73,13 @@ PLAIN: Slots = (*FEED, *WEIGHTS, *GIVEN)
 ATTENDED: Slots = (*FEED, "attention", *WEIGHTS, *GIVEN)
 
 CELLS = {
-    "rnn": Cell("vanilla_rnn", 0x1FFF, "n", 1, PLAIN, HALVES),
-    "lstm": Cell("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
-    "gru": Cell("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
-    "lbr_gru": Cell("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
+    "rnn": CellKind("vanilla_rnn", 0x1FFF, "n", 1, PLAIN, HALVES),
+    "lstm": CellKind("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
+    "gru": CellKind("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
+    "lbr_gru": CellKind("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
     # Their backward primitives use the update gate without attention.
-    "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", True, True),
-    "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", True, True),
+    "augru": CellKind("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", True, True),
+    "lbr_augru": CellKind("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", True, True),
 }
 TRAINED = ("float32", "bfloat16")
 """The dtypes in which oneDNN has gradients."""
@@ -106,7 +106,7 @@ QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class OneDnnRecurrence:
     """A recurrence, without the values of its parameters and the sizes of a call.
 
     Attributes:
@@ -134,7 +134,7 @@ class Recurrence:
     calibration: Calibration | None = None
 
     @property
-    def row(self) -> Cell:
+    def row(self) -> CellKind:
         """The row of the cell in the table."""
         return CELLS[self.cell]
 
@@ -177,7 +177,7 @@ class Recurrence:
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
 
-    def refuse(self, library: Library) -> str | None:
+    def refuse(self, library: OneDnnLibrary) -> str | None:
         """The reason why the library cannot run this recurrence; None if it can."""
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
@@ -198,13 +198,13 @@ class Recurrence:
             return f"direction is one of {', '.join(DIRECTIONS)}, not {self.direction}"
         return library.lacks(self.dtype)
 
-    def refuse_gradient(self, library: Library) -> str | None:
+    def refuse_gradient(self, library: OneDnnLibrary) -> str | None:
         """The reason why the library cannot compute its gradient; None if it can."""
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
-    def in_precision(self, precision: Precision | None) -> "Recurrence":
+    def in_precision(self, precision: Precision | None) -> "OneDnnRecurrence":
         """This recurrence in a precision of the net. For int8 the scales of weights are not set yet."""
         if precision is None:
             return self
@@ -213,7 +213,7 @@ class Recurrence:
             calibration = Calibration(scale, precision.shift, ())
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
-    def scaled(self, weights: Mapping[str, Any], largest: int) -> "Recurrence":
+    def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
         """This recurrence with the scales of these weights, if it is calibrated."""
         if self.calibration is None:
             return self

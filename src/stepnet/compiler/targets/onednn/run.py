@@ -8,15 +8,15 @@ import numpy as np
 
 from stepnet.compiler.targets.limits import processors
 from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.padding import Padding
-from stepnet.compiler.targets.onednn.primitives import Run, Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 
-RUNS: Cache[Run] = Cache(128, 512 * MEGABYTE, lambda run: run.bytes)
+RUNS: Cache[PrimitiveRun] = Cache(128, 512 * MEGABYTE, lambda run: run.bytes)
 LIMITS = local()
 """The number of threads that was set for each library, for this Python thread."""
 
@@ -45,16 +45,16 @@ class Start:
     states: an array by name of the primitive's argument; None for zeros.
     """
 
-    recurrence: Recurrence
+    recurrence: OneDnnRecurrence
     states: Mapping[str, Array | None]
 
     @classmethod
-    def of(cls, recurrence: Recurrence, initial: Sequence[Array | None]) -> "Start":
+    def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
         """The initial memories from h, and from c if there is one. Missing ones are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
-    def fill(self, run: Run) -> None:
+    def fill(self, run: PrimitiveRun) -> None:
         """Writes the memories to the buffers of a primitive."""
         for slot, state in self.states.items():
             run.begin(slot, state)
@@ -67,7 +67,7 @@ class Start:
         return state + 0
 
 
-def limit_threads(library: Library, count: int) -> None:
+def limit_threads(library: OneDnnLibrary, count: int) -> None:
     """Sets the number of threads of the library for this Python thread, at most one per processor.
 
     OpenMP starts any requested number of threads, and ends the process if it cannot.
@@ -80,23 +80,27 @@ def limit_threads(library: Library, count: int) -> None:
 
 
 def run_of(
-    library: Library, recurrence: Recurrence, steps: int, rows: int, weights: Weights | None = None
-) -> Run:
+    library: OneDnnLibrary,
+    recurrence: OneDnnRecurrence,
+    steps: int,
+    rows: int,
+    weights: RecurrenceWeights | None = None,
+) -> PrimitiveRun:
     """The cached primitive for a number of steps and rows, for this Python thread, with its weights set."""
     library.check_process()
     count = threads()
     limit_threads(library, count)
     key = (library.path, recurrence, steps, rows, count, get_ident())
-    run = RUNS.get(key, lambda: Run(library, recurrence, steps, rows))
+    run = RUNS.get(key, lambda: PrimitiveRun(library, recurrence, steps, rows))
     if weights is not None:
         weights.bind(run)
     return run
 
 
 def ran(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
+    library: OneDnnLibrary,
+    recurrence: OneDnnRecurrence,
+    weights: RecurrenceWeights,
     padding: Padding,
     x: Array,
     initial: Sequence[Array | None] = (None, None),
@@ -129,7 +133,9 @@ def ran(
     return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
 
 
-def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start) -> tuple[Array, Array]:
+def executed(
+    run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
+) -> tuple[Array, Array]:
     """The outputs of a primitive, in the caller's layout and padded [steps * rows, output].
 
     read: the arguments that have steps, in the caller's layout.
@@ -153,7 +159,7 @@ def is_readable(values: Array) -> bool:
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
-def stored(recurrence: Recurrence, slot: str, values: Array) -> Array:
+def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
     """The values of an argument, quantized if the primitive reads int8."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
@@ -169,9 +175,9 @@ def ends(padded: Array, padding: Padding, start: Start) -> Array:
 
 
 def in_pieces(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
+    library: OneDnnLibrary,
+    recurrence: OneDnnRecurrence,
+    weights: RecurrenceWeights,
     padding: Padding,
     read: Mapping[str, Array],
     start: Start,
@@ -213,7 +219,7 @@ def in_pieces(
     return Ran(padding.placed(flat, total), ends(flat, padding, start), last, cells)
 
 
-def carry(before: Run, run: Run) -> None:
+def carry(before: PrimitiveRun, run: PrimitiveRun) -> None:
     """Copies the final memories of one run to the initial memories of the next, which may be the same."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

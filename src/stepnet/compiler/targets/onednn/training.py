@@ -28,11 +28,11 @@ import numpy as np
 
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.objects import aligned
 from stepnet.compiler.targets.onednn.padding import Padding, padding
-from stepnet.compiler.targets.onednn.primitives import Run, Weights
-from stepnet.compiler.targets.onednn.recurrence import Recurrence
+from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
+from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import RUNS, Ran, Start, ends, run_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
@@ -45,26 +45,28 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 """For the cells that need it, what the feature does to each gate."""
 
 
-def padding_matters(recurrence: Recurrence) -> bool:
+def padding_matters(recurrence: OneDnnRecurrence) -> bool:
     """Whether padding would change what a recurrence gives, or the gradients of its weights."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
-def with_padding_feature(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
+def with_padding_feature(
+    recurrence: OneDnnRecurrence, weights: RecurrenceWeights
+) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
     """The recurrence and its weights with the additional feature, which is the last input."""
     signs = SIGNS[recurrence.cell]
 
-    def widened() -> Weights:
+    def widened() -> RecurrenceWeights:
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
         layer = np.concatenate([weights.arrays["weights_layer"], row], axis=2)
-        return Weights({**weights.arrays, "weights_layer": layer})
+        return RecurrenceWeights({**weights.arrays, "weights_layer": layer})
 
     return replace(recurrence, inputs=recurrence.inputs + 1), WIDENED.get(weights.serial, widened)
 
 
-WIDENED: Cache[Weights] = Cache(
+WIDENED: Cache[RecurrenceWeights] = Cache(
     64, 64 * MEGABYTE, lambda made: sum(array.nbytes for array in made.arrays.values())
 )
 
@@ -77,7 +79,7 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 
 
 @dataclass(frozen=True)
-class Gradients:
+class RecurrenceGradients:
     """The gradients of a recurrence.
 
     x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
@@ -96,9 +98,9 @@ class Training:
     x: [total, inputs]. initial: h and c before the first step; None for zeros.
     """
 
-    library: Library
-    recurrence: Recurrence
-    weights: Weights
+    library: OneDnnLibrary
+    recurrence: OneDnnRecurrence
+    weights: RecurrenceWeights
     call: Call
     x: Array
     initial: Sequence[Array | None] = field(default=(None, None))
@@ -145,7 +147,7 @@ class Training:
 
     def backward(
         self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
-    ) -> Gradients:
+    ) -> RecurrenceGradients:
         """The gradients for cotangents of the outputs [total, output], and of the final h and c.
 
         outputs, h, c: the cotangents; None for zeros.
@@ -167,14 +169,14 @@ class Training:
         weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
         weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
         x = run.flat("diff_src_layer")[:, : recurrence.inputs]
-        return Gradients(
+        return RecurrenceGradients(
             places.placed(x, self.call.positions.total),
             begin[0],
             begin[1] if len(begin) > 1 else None,
             weights,
         )
 
-    def seed(self, run: Run, outputs: Array | None, h: Array | None, c: Array | None) -> None:
+    def seed(self, run: PrimitiveRun, outputs: Array | None, h: Array | None, c: Array | None) -> None:
         """Writes the cotangents of the results to the arguments of the backward primitive."""
         padded, places = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
@@ -187,7 +189,7 @@ class Training:
         if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
-    def handed_on(self, h: Array | None, c: Array | None) -> Gradients:
+    def handed_on(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
         """The gradients if all sequences are empty: the cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 
@@ -195,7 +197,7 @@ class Training:
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
-        return Gradients(
+        return RecurrenceGradients(
             np.zeros((call.positions.total, recurrence.inputs), np.float32),
             state("src_iter", h),
             state("src_iter_c", c) if recurrence.row.has_cell else None,
@@ -207,27 +209,27 @@ class Training:
 class Primitives:
     """The primitives of both passes for a number of steps and rows, for this Python thread."""
 
-    library: Library
-    recurrence: Recurrence
-    weights: Weights
+    library: OneDnnLibrary
+    recurrence: OneDnnRecurrence
+    weights: RecurrenceWeights
     steps: int
     rows: int
 
     @computed_once
-    def forward(self) -> Run:
+    def forward(self) -> PrimitiveRun:
         """The primitive of the forward pass."""
         return run_of(self.library, self.recurrence, self.steps, self.rows, self.weights)
 
     @property
-    def backward(self) -> Run:
+    def backward(self) -> PrimitiveRun:
         """The primitive of the backward pass."""
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
-        run = RUNS.get(key, lambda: Run(*self.sizes, run_of(*self.sizes)))
+        run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
         return run
 
     @property
-    def sizes(self) -> tuple[Library, Recurrence, int, int]:
+    def sizes(self) -> tuple[OneDnnLibrary, OneDnnRecurrence, int, int]:
         """The arguments that determine a primitive."""
         return self.library, self.recurrence, self.steps, self.rows
 
@@ -259,6 +261,6 @@ class Tape:
     made: Ran
     residuals: Arguments
 
-    def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
+    def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:
         """The gradients; see `Training.backward`."""
         return self.training.backward(self.residuals, outputs, h, c)

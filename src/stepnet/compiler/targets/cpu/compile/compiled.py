@@ -14,7 +14,7 @@ from stepnet.compiler.plan.load import Load
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, Source, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
 from stepnet.compiler.targets.cpu.machine.words import WORDS
 from stepnet.compiler.targets.cpu.products.constants import Constants
 from stepnet.compiler.values.once import computed_once
@@ -43,7 +43,7 @@ class Layout:
     """
 
     needs: Needs
-    memories: tuple[tuple[Source, int, Field], ...]
+    memories: tuple[tuple[RowSource, int, Field], ...]
     constants: Constants
     strides: dict[str, int]
     words: dict[str, list[int]]
@@ -64,7 +64,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Compiled(Layout):
+class CompiledPlan(Layout):
     """The machine code of a plan, loaded.
 
     run: runs the lanes of a call.
@@ -78,7 +78,7 @@ class Compiled(Layout):
     ended: NativeFunction | None
 
     @classmethod
-    def of(cls, generated: Generated) -> "Compiled":
+    def of(cls, generated: Generated) -> "CompiledPlan":
         """The generated code, loaded into memory."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
@@ -105,10 +105,10 @@ class Compiled(Layout):
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
 
-Made = TypeVar("Made", Compiled, Compiled | None)
+Made = TypeVar("Made", CompiledPlan, CompiledPlan | None)
 
 
-class Kept:
+class CompiledPlans:
     """A least-recently-used cache of compiled plans, bounded by bytes.
 
     There is no lock: two threads may compile the same plan at the same time, and one of the results is kept.
@@ -116,7 +116,7 @@ class Kept:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.entries: OrderedDict[str, Compiled] = OrderedDict()
+        self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
         """The entry of a key. A missing one is made and added, unless `make` returns None."""
@@ -125,7 +125,7 @@ class Kept:
             self.put(key, entry)
         return entry
 
-    def put(self, key: str, entry: Compiled) -> None:
+    def put(self, key: str, entry: CompiledPlan) -> None:
         """Adds an entry as the most recently used, and evicts others over the limit."""
         self.entries[key] = entry
         while (

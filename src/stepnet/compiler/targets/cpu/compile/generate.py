@@ -9,16 +9,16 @@ from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.driver import write_call
 from stepnet.compiler.targets.cpu.emit.emit import emit
-from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.words import WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
-def written(program: Lowered, target: Target) -> ir.Module:
+def written(program: Lowered, target: Processor) -> ir.Module:
     """The module of a lowered plan for a target."""
     module = ir.Module("stepnet")
     module.triple = ""
@@ -43,7 +43,9 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
     )
 
 
-def write_functions(module: ir.Module, program: Lowered, target: Target, prefix: str = "") -> tuple[str, ...]:
+def write_functions(
+    module: ir.Module, program: Lowered, target: Processor, prefix: str = ""
+) -> tuple[str, ...]:
     """The names of the functions written for a plan, without the prefix that they have in the module.
 
     run: runs the lanes of a call. sequences, ended: compute values once per sequence, ahead of the loop and
@@ -57,13 +59,13 @@ def write_functions(module: ir.Module, program: Lowered, target: Target, prefix:
     return "run", *(name for name, work in works.items() if work is not None)
 
 
-def write_run(module: ir.Module, prefix: str, program: Lowered, target: Target) -> None:
+def write_run(module: ir.Module, prefix: str, program: Lowered, target: Processor) -> None:
     """Writes the function that runs the lanes of a call."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
-def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
+def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Processor) -> None:
     """Writes a function that computes values once per sequence, for `lanes` sequences from `first` on."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
@@ -77,7 +79,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     strides = program.program.strides
     count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
     records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
-    rows = Rows({"sequence": records}, strides, count)
+    rows = StageRows({"sequence": records}, strides, count)
 
     def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
         arrays = [

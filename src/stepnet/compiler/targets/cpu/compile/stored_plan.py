@@ -3,50 +3,56 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepnet.compiler.disk.data import Form
+from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.plan.load import Load, Products, Stage, WordWork
+from stepnet.compiler.plan.load import Load, Products, StageLoad, WordWork
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cpu.compile.compiled import Compiled, Generated, Layout
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Generated, Layout
 from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, Source, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
 from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
-from stepnet.compiler.targets.cpu.machine.target import Target, host_target
-from stepnet.compiler.targets.cpu.products.constants import Constant, Constants, Packed, Places, Scaled
+from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
+from stepnet.compiler.targets.cpu.products.constants import (
+    ConstantNode,
+    Constants,
+    PackedParameters,
+    Places,
+    Scaled,
+)
 from stepnet.compiler.targets.threads import threads
 
-PLAN = Form(
+PLAN = Serializer(
     Generated,
     ObjectCode,
     Layout,
     Needs,
     Slot,
-    Source,
+    RowSource,
     Field,
     Constants,
-    Constant,
+    ConstantNode,
     Places,
-    Packed,
+    PackedParameters,
     Scaled,
     Type,
     Axis,
     Words,
     Load,
-    Stage,
+    StageLoad,
     Products,
     WordWork,
 )
 
 
-def stored_plan(key: str) -> Compiled | None:
+def stored_plan(key: str) -> CompiledPlan | None:
     """The machine code of the plan with this key, read from disk; None if it is not stored."""
     made: Generated | None = read("plan", PLAN, (key,))
-    return None if made is None else Compiled.of(made)
+    return None if made is None else CompiledPlan.of(made)
 
 
-def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
+def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
     """The machine code of plans by key. Missing plans are compiled together and stored on disk.
 
     plans: by their cache keys, which include the target.
@@ -60,7 +66,7 @@ def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
     for key, code, layout in zip(missing, codes, new.layouts, strict=True):
         made = Generated(code, layout)
         keep("plan", PLAN, (key,), made)
-        known[key] = Compiled.of(made)
+        known[key] = CompiledPlan.of(made)
     return known
 
 
@@ -69,7 +75,7 @@ class Writing:
     start: the handover of work to threads, which depends on no plan; the packing of parameters; the plans.
     """
 
-    def __init__(self, plans: Sequence[Plan], target: Target) -> None:
+    def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
         self.plans, self.target = plans, target
         self.layouts = list[Layout]()
         self.programs = list[Any]()
@@ -86,7 +92,7 @@ class Writing:
         packed = {
             (entry.sources[0].type.itemsize, entry.width, entry.weights)
             for entry in entries
-            if isinstance(entry, Packed)
+            if isinstance(entry, PackedParameters)
         }
         for options in sorted(packed, key=str):
             yield "products.pack", self.target, *options

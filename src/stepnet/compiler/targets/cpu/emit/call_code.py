@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets.cpu.emit.stage import Rows, RowsOutside, StageCode
-from stepnet.compiler.targets.cpu.lower.driven import Program
-from stepnet.compiler.targets.cpu.machine.records import Field, Source
+from stepnet.compiler.targets.cpu.emit.stage import RowsOutside, StageCode, StageRows
+from stepnet.compiler.targets.cpu.lower.driven import CallLoops
+from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 from stepnet.compiler.targets.cpu.machine.words import PROGRESS, TABLES, WORDS
 from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_while
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks
 class CallCode:
     """The function `run(words)` under construction, with the registers that all parts of its code read."""
 
-    def __init__(self, code: Code, program: Program) -> None:
+    def __init__(self, code: Code, program: CallLoops) -> None:
         self.code = code
         self.program = program
         self.words = code.function.args[0]
@@ -88,7 +88,7 @@ class CallCode:
 
     # ---- records
 
-    def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:
+    def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
         """The rows `base` to `base + count` - 1 of the block. others: the pointers to other
         records, by name.
         """
@@ -103,9 +103,9 @@ class CallCode:
             )
             for array in self.program.outside
         }
-        return Rows({"block": block, **others}, strides, count, outside)
+        return StageRows({"block": block, **others}, strides, count, outside)
 
-    def stage(self, net: Net, rows: Rows, *, shares_units: bool = False) -> StageCode:
+    def stage(self, net: Net, rows: StageRows, *, shares_units: bool = False) -> StageCode:
         """The context of the loops of a stage with these rows."""
         constants, status = self.pointer["constants"], self.pointer["status"]
         thread, width = self.word["thread"], self.program.width
@@ -119,7 +119,7 @@ class CallCode:
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
-    def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
+    def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
         """The pointer to the value of a source for a sequence."""
         code = self.code
         if source.field is None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
-from stepnet.compiler.targets.cpu.lower.loops import Load, Operand, Product, Register, Side, UnitLoop
+from stepnet.compiler.targets.cpu.lower.loops import (
+    LeftSide,
+    Operand,
+    ProductSum,
+    Register,
+    UnitLoop,
+    VectorLoad,
+)
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tile import Left, Sums, accumulate
@@ -22,7 +29,7 @@ ABREAST = 4
 
 
 @dataclass(frozen=True)
-class Cell:
+class TileCell:
     """One row and unit block of a tile, and the accumulators of its products."""
 
     row: ir.Value
@@ -63,22 +70,26 @@ class CellCode:
         """Writes pointwise work without products. Threads divide it by rows, or by units."""
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
-                self.epilogue([Cell(row, block, {})])
+                self.epilogue([TileCell(row, block, {})])
             return
         code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
         with (
             self.stage.own_rows(abreast) as row,
             code.loop(code.number(0), code.number(self.blocks)) as block,
         ):
-            self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
+            self.epilogue(
+                [TileCell(code.add(row, code.number(place)), block, {}) for place in range(abreast)]
+            )
 
-    def tile(self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None) -> list[Cell]:
+    def tile(
+        self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
+    ) -> list[TileCell]:
         """The cells of one tile with their accumulators; with `turn`, only the gates of this turn, under the
         numbers of the first ports.
         """
         code = self.code
         cells = [
-            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            TileCell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
             for u in range(tile.units)
             for i in range(tile.rows)
         ]
@@ -90,7 +101,7 @@ class CellCode:
         return cells
 
     def products(
-        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
+        self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
         """The accumulators of a sum of products: those of one side are the initial values of the next."""
         sums: Sums | None = None
@@ -101,7 +112,7 @@ class CellCode:
 
     def side(
         self,
-        side: Side,
+        side: LeftSide,
         gates: int,
         begun: Sums | None,
         tile: Tile,
@@ -183,7 +194,7 @@ class CellCode:
         tile_rows = [code.add(row, code.number(place)) for place in range(tile.rows)]
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
-    def epilogues(self, cells: list[Cell]) -> None:
+    def epilogues(self, cells: list[TileCell]) -> None:
         """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
         interleaved. All are computed before any is stored, so that shared operands are loaded once.
         """
@@ -191,22 +202,22 @@ class CellCode:
         for cell, results in computed:
             self.put([cell], results)
 
-    def epilogue(self, cells: list[Cell]) -> None:
+    def epilogue(self, cells: list[TileCell]) -> None:
         """Writes the interleaved epilogues of some cells, and their stores."""
         self.put(cells, self.results(cells))
 
-    def results(self, cells: list[Cell]) -> list[ir.Value]:
+    def results(self, cells: list[TileCell]) -> list[ir.Value]:
         """The values that some interleaved cells store, each as one long vector."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
-    def put(self, cells: list[Cell], results: list[ir.Value]) -> None:
+    def put(self, cells: list[TileCell], results: list[ir.Value]) -> None:
         """Stores the results of some cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
-    def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
+    def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
         """The values of the pointwise nodes of some interleaved cells, and their sums of products."""
         code = self.code
         values = {
@@ -222,7 +233,7 @@ class CellCode:
         """Prefetches the memory that the epilogue of a cell reads and writes."""
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
-        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, Load))
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
         places = [(load.field, load.start, False) for load in loads]
         places += [(target, 0, True) for _, target in self.loop.stores]
         for field_, start, is_written in places:
@@ -231,7 +242,7 @@ class CellCode:
             pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
             code.prefetch(pointer, is_written)
 
-    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
+    def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
         """An operand of several cells as one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
-from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, Operand, Table
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, IndexedLoad, Operand
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, store_vector
 
 
@@ -56,7 +56,7 @@ def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Va
     """The index at a position of an integer operand, as 64 bits."""
     code = stage.code
     narrow = replace(stage, width=1)
-    if isinstance(operand, Table):
+    if isinstance(operand, IndexedLoad):
         block = code.sdiv(place, code.number(stage.width)) if operand.per != "element" else place
         base = code.at(stage.rows.at(code, operand.field.record, row), operand.field.offset)
         value = narrow.through_table(operand, base, block)

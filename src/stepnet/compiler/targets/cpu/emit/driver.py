@@ -36,7 +36,7 @@ from stepnet.compiler.targets.cpu.emit.early import count_steps, ending, refill
 from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.inner import emit_inner
 from stepnet.compiler.targets.cpu.emit.lanes import emit_lanes
-from stepnet.compiler.targets.cpu.emit.stage import Rows
+from stepnet.compiler.targets.cpu.emit.stage import StageRows
 from stepnet.compiler.targets.cpu.emit.stretches import write_stretches
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable
 from stepnet.compiler.targets.cpu.emit.transfers import begin_all, begin_later, end_all, gather, scatter
@@ -178,7 +178,7 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
 
 
 def write_phases(
-    call: CallCode, net: Net, phases: Sequence[Phase], rows: Rows, base: ir.Value | None = None
+    call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
 ) -> None:
     """Writes the phases of a stage, each followed by a barrier. base: the step's first row in the block."""
     stage = call.stage(net, rows)

@@ -31,17 +31,17 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.reductions import combine, neutral
-from stepnet.compiler.targets.cpu.emit.stage import StageCode, Steps
+from stepnet.compiler.targets.cpu.emit.stage import ConsecutiveSteps, StageCode
 from stepnet.compiler.targets.cpu.lower.loops import (
     Along,
     Computed,
     DeepOperand,
     FiberLoop,
+    FiberPass,
     FiberSum,
-    Load,
     Operand,
     Register,
-    Turn,
+    VectorLoad,
 )
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.writing.code import load_vector, register_type, store_vector
@@ -68,7 +68,7 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
     own.rest()
 
 
-def emit_group_steps(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes all steps of a stretch for a group of units of a row."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
@@ -78,7 +78,7 @@ def emit_group_steps(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Val
         steps.each(lambda stage: emit_group(stage, loop, row, group))
 
 
-def emit_ahead(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Like `emit_group_steps`, with each step's first turn fused with the last turn of the step before."""
     code = steps.code
     begun = FiberCode(steps.first, loop, row, group)
@@ -100,7 +100,7 @@ def emit_ahead(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) ->
     FiberCode(steps.at(last, values[:2]), loop, row, group, known(values)).rest()
 
 
-def emit_tiles(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Like `emit_group_steps`, tiled over the depth: a tile runs through all steps before the next begins."""
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -150,7 +150,7 @@ class FiberCode:
         way = TurnCode(self, turn)
         is_first = code.icmp_signed("==", first, code.number(0))
         begun = [
-            code.select(is_first, nothing, self.operand(Load(before, 0, before.dtype)))
+            code.select(is_first, nothing, self.operand(VectorLoad(before, 0, before.dtype)))
             for nothing, before in zip(way.begun(), partial, strict=True)
         ]
 
@@ -190,7 +190,7 @@ class FiberCode:
         pointer = code.at(base, code.mul(place, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
-    def turn(self, turn: Turn, following: "FiberCode | None" = None) -> None:
+    def turn(self, turn: FiberPass, following: "FiberCode | None" = None) -> None:
         """Writes one loop over the depth, fused with the first turn of the `following` step, if any."""
         ways = [TurnCode(self, turn)]
         if following is not None:
@@ -216,7 +216,7 @@ class TurnCode:
     it.
     """
 
-    def __init__(self, own: FiberCode, turn: Turn) -> None:
+    def __init__(self, own: FiberCode, turn: FiberPass) -> None:
         self.own, self.turn, code = own, turn, own.code
         sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
         operands = dict.fromkeys(operand for side in sides for operand in side)
@@ -226,7 +226,9 @@ class TurnCode:
             for operand in operands
             if not isinstance(operand, Along) and not self.is_inside(operand)
         }
-        self.streams = {each: Stream(own, each, turn.depth) for each in operands if isinstance(each, Along)}
+        self.streams = {
+            each: OperandStream(own, each, turn.depth) for each in operands if isinstance(each, Along)
+        }
         self.place = code.mul(own.group, code.number(turn.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
@@ -277,7 +279,7 @@ class TurnCode:
         return combine(code, node.operation, node.type.dtype, total, term)
 
 
-class Stream:
+class OperandStream:
     """The loads of an operand that differs from depth to depth, for a group of units."""
 
     def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:

@@ -19,7 +19,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.lanes import range_of, record_of
-from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, InnerLoop
 from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
@@ -160,7 +160,7 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
-) -> Rows:
+) -> StageRows:
     """The rows of the inner recurrence after each has done `done` words."""
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
@@ -178,7 +178,7 @@ def rows_at(
     if f"kept {loop.axis}" in program.strides:
         outside[f"at {loop.axis}"] = KeptAt(call, loop.axis, done, loop.reverse)
     pointers = {**memories, "inner lane": call.pointer["inner_lane"]}
-    return Rows(pointers, program.strides, count, outside)
+    return StageRows(pointers, program.strides, count, outside)
 
 
 def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.emit import emit
-from stepnet.compiler.targets.cpu.emit.stage import InOrder, OneRow, Rows, StageCode
+from stepnet.compiler.targets.cpu.emit.stage import InOrder, OneRow, StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
@@ -39,7 +39,7 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
             emit(words[axis] if axis else lane_stage, work)
 
 
-def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: str) -> Rows:
+def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
     """The words of a row along an axis, as the rows of a stage."""
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)
@@ -59,7 +59,7 @@ def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: st
         if record in program.strides:
             pointers[record] = record_of(call, kind, name, owner)
             strides[record] = program.strides[record]
-    return Rows(pointers, strides, count, outside)
+    return StageRows(pointers, strides, count, outside)
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:

@@ -12,11 +12,11 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import (
     Broadcast,
     Immediate,
-    Load,
+    IndexedLoad,
     Operand,
     Register,
-    Table,
     Uniform,
+    VectorLoad,
 )
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, register_type, undefined
@@ -75,7 +75,7 @@ class InOrder:
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
-class Outside(Protocol):
+class AddressedRows(Protocol):
     """Rows that are addressed by a rule of their own, instead of a base and a stride."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
@@ -84,7 +84,7 @@ class Outside(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class StageRows:
     """The rows of a stage.
 
     pointers: for each record, the pointer to its first row.
@@ -96,7 +96,7 @@ class Rows:
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
-    outside: Mapping[str, Outside] = field(default_factory=dict[str, Outside])
+    outside: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """The pointer to a row of a record."""
@@ -104,11 +104,11 @@ class Rows:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
-    def single(self, code: Code, row: ir.Value) -> "Rows":
+    def single(self, code: Code, row: ir.Value) -> "StageRows":
         """One of the rows, as the only row of a stage."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
         pointers = {record: self.at(code, record, row) for record in self.pointers}
-        return Rows(pointers, self.strides, code.number(1), outside)
+        return StageRows(pointers, self.strides, code.number(1), outside)
 
 
 @dataclass
@@ -127,7 +127,7 @@ class StageCode:
 
     code: Code
     net: Net
-    rows: Rows
+    rows: StageRows
     constants: ir.Value
     status: ir.Value
     thread: ir.Value
@@ -188,7 +188,7 @@ class StageCode:
             pointer = code.at(code.at(self.constants, operand.offset), run)
             return load_vector(code, operand.dtype, width, pointer, min(width * itemsize, LINE))
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
-        if isinstance(operand, Load):
+        if isinstance(operand, VectorLoad):
             align = width * itemsize if operand.start == 0 else itemsize
             pointer = code.at(code.at(base, operand.start * itemsize), run)
             return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
@@ -197,7 +197,7 @@ class StageCode:
             return code.spread(number, width)
         return self.through_table(operand, base, block)
 
-    def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
+    def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
         """The register of an operand that is loaded through a table of offsets (a gather)."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
@@ -225,7 +225,7 @@ class StageCode:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ConsecutiveSteps:
     """Consecutive steps of the same rows, at least one. Each reads the memories that the step before wrote.
 
     at: a function from the index of a step and its two memory buffers to the stage of the step.

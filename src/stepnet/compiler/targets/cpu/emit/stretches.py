@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.early import count_steps
 from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.fibers import emit_group_steps, groups_of
-from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode, Steps
+from stepnet.compiler.targets.cpu.emit.stage import ConsecutiveSteps, StageCode, StageRows
 from stepnet.compiler.targets.cpu.emit.transfers import begin_later, end_all
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
 
@@ -72,14 +72,14 @@ def write_stretch(
     """
     code, (loop,) = call.code, loops_of(call)
 
-    def rows(step: ir.Value, memories: list[ir.Value]) -> Rows:
+    def rows(step: ir.Value, memories: list[ir.Value]) -> StageRows:
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
-    steps = Steps(code, stage_at, code.sub(stop, first), [now, following])
+    steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])
     if isinstance(loop, FiberLoop):
         with steps.first.own_groups(groups_of(loop)) as (row, group):
             emit_group_steps(steps, loop, row, group)

@@ -6,9 +6,9 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.copies import emit_copy
-from stepnet.compiler.targets.cpu.emit.stage import Rows, StageCode
+from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
-from stepnet.compiler.targets.cpu.machine.records import Field, Source
+from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
@@ -93,7 +93,12 @@ def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, 
 
 
 def begin_memory(
-    call: CallCode, source: Source, sequence: ir.Value, record: ir.Value, field: Field, into: CopyLoop | None
+    call: CallCode,
+    source: RowSource,
+    sequence: ir.Value,
+    record: ir.Value,
+    field: Field,
+    into: CopyLoop | None,
 ) -> None:
     """Loads the initial memory of a sequence; zeros by default. into: the copy to the order of fibers, if
     any.
@@ -156,7 +161,7 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
     """Writes a copy of a row's matrix between the order of fibers and the caller's C order."""
     code, program = call.code, call.program
-    rows = Rows(records, dict.fromkeys(records, 0), code.number(1))
+    rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))
     constants, status = call.pointer["constants"], call.pointer["status"]
     only_thread = code.number(0), code.number(1)
     emit_copy(StageCode(code, program.body, rows, constants, status, *only_thread, program.width), loop)

@@ -21,7 +21,7 @@ from math import lcm
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.cells import ABREAST, Cell, CellCode
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
@@ -197,7 +197,7 @@ class Tiled:
                 bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
                 self.put(cells, own, code.at(self.sums, bytes_))
 
-    def put(self, cells: list[Cell], ports: Iterable[int], sums: ir.Value) -> None:
+    def put(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
         """Stores the accumulators of some ports. sums: where those of the first port begin."""
         order = list(self.ports)
         for number, cell in enumerate(cells):
@@ -233,7 +233,7 @@ class Tiled:
         own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
         return code.add(row, own[0]), code.add(block, own[1])
 
-    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> Cell:
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
         """A cell of a tile, with its sums from memory."""
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
@@ -241,7 +241,7 @@ class Tiled:
             port: code.read(type_, code.at(at, place * self.bytes), LINE)
             for place, (port, type_) in enumerate(self.ports.items())
         }
-        return Cell(*self.place(number, row, block, words), sums)
+        return TileCell(*self.place(number, row, block, words), sums)
 
 
 def counts_of(tiling: Tiling) -> list[int]:

@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import ROWS, Type
-from stepnet.compiler.targets.cpu.emit.cells import ABREAST, Cell, CellCode, split_vector
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell, split_vector
 from stepnet.compiler.targets.cpu.emit.reductions import combine_vectors, fold_vector
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, UnitLoop, WordsReduceLoop
@@ -43,7 +43,7 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(word: ir.Value) -> ir.Value:
-        cells = [Cell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
+        cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
     some = code.icmp_signed(">", count, code.number(0))
@@ -81,7 +81,7 @@ def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value])
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
-        cells = [Cell(word, block, {}) for word in words]
+        cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
     type_ = register_type(loop.targets[0].dtype, stage.width * len(words))

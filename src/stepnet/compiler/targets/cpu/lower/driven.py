@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, Outside, Source, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, RowSource, Words
 
 
 @dataclass(frozen=True)
-class Program:
+class CallLoops:
     """The loops of each stage of a call, and the arrays of its inputs and results.
 
     body, outer: the net of a step, and the net that contains the recurrence.
@@ -43,13 +43,13 @@ class Program:
     width: int
     unroll: int
     inputs: tuple[tuple[int, Field], ...]
-    expanded: tuple[tuple[Source, Field], ...]
-    statics: tuple[tuple[Source, Field, CopyLoop | None], ...]
-    memories: tuple[tuple[Source, int, Field], ...]
+    expanded: tuple[tuple[RowSource, Field], ...]
+    statics: tuple[tuple[RowSource, Field, CopyLoop | None], ...]
+    memories: tuple[tuple[RowSource, int, Field], ...]
     relaid: tuple[tuple[CopyLoop, CopyLoop] | None, ...]
     outputs: tuple[tuple[int, Field], ...]
     kept: tuple[tuple[int, Field], ...]
-    outside: tuple[Outside, ...]
+    outside: tuple[CallArray, ...]
     index: Field | None
     units_are_alone: bool
     axes: tuple[Axis, ...] = ()

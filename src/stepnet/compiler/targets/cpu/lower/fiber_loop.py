@@ -14,14 +14,14 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Computed,
     DeepOperand,
     FiberLoop,
+    FiberPass,
     FiberSum,
     Operand,
     Register,
-    Turn,
 )
-from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.products.constants import Constant, Places
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Places
 
 Array = np.ndarray
 Stores = tuple[tuple[Operand, Field], ...]
@@ -29,7 +29,7 @@ NEAR_BYTES = 32 * 1024
 """The bytes of fibers that stay in the L1 cache."""
 
 
-def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
+def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     """The loop of a phase's work on fibers."""
     width = group_width(work.fibers, work.units, stage.width)
     turns = tuple(
@@ -44,7 +44,7 @@ def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
     return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_only_fibers else whole
 
 
-def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
+def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
     """A loop of one turn, with its depth divided into tiles if its fibers do not fit the L1 cache.
 
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
@@ -59,7 +59,7 @@ def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
     return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
-def depths(stage: Stage, work: FiberWork, level: int) -> list[int]:
+def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
     """The distinct depths of the fibers of a level."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
@@ -77,7 +77,7 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
-def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> Turn:
+def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
     """The work of a level on the fibers of one depth.
 
     width: the units of a group, if the turn begins with the work on units of the level below; 0 if an earlier
@@ -98,10 +98,10 @@ def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> T
     )
     first_computed = [number for number in computed if work.level[number] == level]
     units = on_units(stage, work, level - 1, width) if width else ()
-    return Turn(depth, units, nodes, sums, stores(stage, first_computed))
+    return FiberPass(depth, units, nodes, sums, stores(stage, first_computed))
 
 
-def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
+def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
     """A reduction over fibers; a product that only it reads is fused into it, as two factors."""
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -113,7 +113,7 @@ def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int
     return FiberSum(number, (deep_operand(stage, work, operand, number, level, group),))
 
 
-def on_units(stage: Stage, work: FiberWork, level: int, width: int) -> Computed:
+def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
     """The elementwise nodes on units of a level, with their operands."""
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
@@ -122,7 +122,7 @@ def on_units(stage: Stage, work: FiberWork, level: int, width: int) -> Computed:
     )
 
 
-def stores(stage: Stage, numbers: list[int]) -> Stores:
+def stores(stage: StageLowering, numbers: list[int]) -> Stores:
     """The values of nodes that are stored, with their fields."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
@@ -131,7 +131,7 @@ def stores(stage: Stage, numbers: list[int]) -> Stores:
 
 
 def deep_operand(
-    stage: Stage, work: FiberWork, operand: int, user: int, level: int, group: int
+    stage: StageLowering, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
     """The operand by which a node on fibers, or a reduction over fibers, reads a value."""
     root, index = stage.value_at(operand)
@@ -144,7 +144,7 @@ def deep_operand(
     return read_along(stage, root, numbers[work.fibers.places[user]], dtype, group)
 
 
-def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
+def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
     """The cheapest operand that reads elements of a value.
 
     places: the index of the element at each depth and unit, [depth, units].
@@ -165,7 +165,9 @@ def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -
     )
 
 
-def constants_along(stage: Stage, constant: Constant, places: Array, dtype: str, group: int) -> DeepOperand:
+def constants_along(
+    stage: StageLowering, constant: ConstantNode, places: Array, dtype: str, group: int
+) -> DeepOperand:
     """The operand that reads a parameter, which is packed in the order in which it is read."""
     if np.all(places == places[0]):
         return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
@@ -178,7 +180,7 @@ def constants_along(stage: Stage, constant: Constant, places: Array, dtype: str,
 
 
 def along(
-    stage: Stage, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
+    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
 ) -> Along:
     """An operand that differs from depth to depth.
 

@@ -55,7 +55,7 @@ def runs_in_groups(places: Array, group: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Storage:
+class FiberStorage:
     """The memory order of a value that is cut into fibers.
 
     places: the index of its element at each depth and unit, [depth, units].

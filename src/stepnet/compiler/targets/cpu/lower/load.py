@@ -7,8 +7,8 @@ from itertools import chain
 from math import prod
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.load import Load, Products, Stage, WordWork
-from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.plan.load import Load, Products, StageLoad, WordWork
+from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import (
     FiberLoop,
     FoldLoop,
@@ -23,13 +23,13 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     WordsReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 
 
-def load(program: Program, target: Target) -> Load:
+def load(program: CallLoops, target: Processor) -> Load:
     """The load of a program."""
 
-    def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> Stage:
+    def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
         work = list(work)
         by_unit = program.units_are_alone and not waits
         blocks = tuple(
@@ -37,7 +37,7 @@ def load(program: Program, target: Target) -> Load:
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
-        return Stage(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
+        return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
         by_row = (
@@ -108,7 +108,7 @@ def blocks_of(loop: Loop, width: int) -> int:
     return -(-loop.size // width)
 
 
-def products_of(net: Net, loop: UnitLoop, width: int, target: Target) -> Products:
+def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
     """The load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))

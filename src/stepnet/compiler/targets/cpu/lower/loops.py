@@ -43,7 +43,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Load:
+class VectorLoad:
     """An operand in a record: contiguous vectors from element `start` on."""
 
     field: Field
@@ -61,7 +61,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Table:
+class IndexedLoad:
     """An operand in a record that is read through a table of indices.
 
     offset: the byte offset of the table among the constants.
@@ -94,12 +94,12 @@ class Along:
     dtype: str
 
 
-Operand = Immediate | Register | Broadcast | Load | Uniform | Table
+Operand = Immediate | Register | Broadcast | VectorLoad | Uniform | IndexedLoad
 DeepOperand = Operand | Along
 
 
 @dataclass(frozen=True)
-class Side:
+class LeftSide:
     """A left side of products, and the packed parameters that it is multiplied by.
 
     left, start, inner: the field of the left side, its first element, and its number of elements.
@@ -117,13 +117,13 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductSum:
     """Sums of products over all sides, in order.
 
     ports: for each sum, the node that it computes; -1 if it is not read.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[LeftSide, ...]
     ports: tuple[int, ...]
 
     @property
@@ -142,7 +142,7 @@ class UnitLoop:
     """
 
     size: int
-    products: tuple[Product, ...]
+    products: tuple[ProductSum, ...]
     nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
     stores: tuple[tuple[Operand, Field], ...]
 
@@ -258,7 +258,7 @@ class FiberSum:
 
 
 @dataclass(frozen=True)
-class Turn:
+class FiberPass:
     """One pass over the fibers of a group of units.
 
     depth: the depth of the fibers.
@@ -278,7 +278,9 @@ class Turn:
         read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
-        in_records = {operand.field for operand in operands if isinstance(operand, Load | Uniform | Table)}
+        in_records = {
+            operand.field for operand in operands if isinstance(operand, VectorLoad | Uniform | IndexedLoad)
+        }
         return in_records | {source for source in along if isinstance(source, Field)}
 
 
@@ -292,7 +294,7 @@ class FiberLoop:
 
     size: int
     width: int
-    turns: tuple[Turn, ...]
+    turns: tuple[FiberPass, ...]
     units: Computed
     stores: tuple[tuple[Operand, Field], ...]
     tile: int = 0

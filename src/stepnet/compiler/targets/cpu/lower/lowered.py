@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stepnet.compiler.plan.load import Load
-from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import Loop
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.constants import Constants
@@ -24,7 +24,7 @@ class RowWork:
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """A result per step.
 
     kind, word: the kind of its array, and the word of the array's pointer.
@@ -48,7 +48,7 @@ class Lowered:
     load: the flops and bytes of the steps, for the time estimate.
     """
 
-    program: Program
+    program: CallLoops
     constants: Constants
     sequence: RowWork | None
     ended: RowWork | None

@@ -16,25 +16,25 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     FoldLoop,
     InnerLoop,
     LaneLoop,
-    Load,
     Loop,
     Operand,
     Phase,
-    Product,
+    ProductSum,
     Register,
     UnitLoop,
+    VectorLoad,
     WordsReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.product import product
 from stepnet.compiler.targets.cpu.lower.rowwise import concatenation, gather, reduction, scan
 from stepnet.compiler.targets.cpu.lower.segments import lane_by_lane
-from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.products.constants import Constant
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode
 from stepnet.errors import NetError
 
 
-def loops_by_phase(stage: Stage) -> list[Phase]:
+def loops_by_phase(stage: StageLowering) -> list[Phase]:
     """The loops of each phase. Results that are views, constants or sources are copied in one more phase."""
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
@@ -45,7 +45,7 @@ def loops_by_phase(stage: Stage) -> list[Phase]:
     return [phase for phase in work if phase]
 
 
-def loops(stage: Stage) -> list[list[Loop]]:
+def loops(stage: StageLowering) -> list[list[Loop]]:
     """The loops of each phase of a stage that has no inner sequences."""
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
@@ -53,7 +53,7 @@ def loops(stage: Stage) -> list[list[Loop]]:
     return of_rows
 
 
-def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
+def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
     """The loops of one phase."""
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
@@ -85,9 +85,9 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
     return loops + [unit_loop(stage, size, members) for (size, _), members in units.items() if size]
 
 
-def unit_loop(stage: Stage, size: int, members: list[int]) -> UnitLoop:
+def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
     """The loop of products and pointwise nodes of one size."""
-    products: list[Product] = []
+    products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
         node = stage.net.nodes[number]
@@ -105,7 +105,7 @@ def unit_loop(stage: Stage, size: int, members: list[int]) -> UnitLoop:
     return UnitLoop(size, tuple(products), tuple(nodes), tuple(stores))
 
 
-def result_copies(stage: Stage) -> list[Loop]:
+def result_copies(stage: StageLowering) -> list[Loop]:
     """Copies for results that are views, constants or sources."""
     loops: list[Loop] = []
     kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
@@ -122,7 +122,7 @@ def result_copies(stage: Stage) -> list[Loop]:
 # ---- words
 
 
-def nodes_into(stage: Stage, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
     """The nodes that are fused into a reduction, with their operands."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
@@ -131,7 +131,7 @@ def nodes_into(stage: Stage, number: int) -> tuple[tuple[int, tuple[Operand, ...
     return tuple(nodes)
 
 
-def fold(stage: Stage, number: int) -> FoldLoop:
+def fold(stage: StageLowering, number: int) -> FoldLoop:
     """A reduction of all features of each word, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
@@ -139,7 +139,7 @@ def fold(stage: Stage, number: int) -> FoldLoop:
     return FoldLoop(node.operation, read.size, nodes, source, stage.targets(number))
 
 
-def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
+def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
     """A reduction over the words of each row, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
@@ -151,7 +151,7 @@ def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
 # ---- inner recurrences
 
 
-def inner_loop(stage: Stage, number: int) -> InnerLoop:
+def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
     """The loop of an inner recurrence. Its memories and statics are in separate records, a row per lane."""
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
@@ -162,7 +162,7 @@ def inner_loop(stage: Stage, number: int) -> InnerLoop:
         inner: word_field(stage, operand, axis)
         for inner, operand in zip(recur.sequences, operands.sequences, strict=True)
     }
-    wanted, parameters = dict[int, list[Field]](), dict[int, Constant]()
+    wanted, parameters = dict[int, list[Field]](), dict[int, ConstantNode]()
     begin, end = list[CopyLoop](), list[CopyLoop]()
     for memory, operand, after, final in zip(
         recur.memories, operands.memories, recur.following, finals, strict=True
@@ -171,7 +171,7 @@ def inner_loop(stage: Stage, number: int) -> InnerLoop:
         following = replace(now, record="inner next")
         wanted.setdefault(after, []).append(following)
         begin += copies(stage.operand(operand, body.type_of(memory), -1), (now,))
-        end += copies(Load(following, 0, now.dtype), stage.targets(final))
+        end += copies(VectorLoad(following, 0, now.dtype), stage.targets(final))
     for static, operand in zip(recur.others, operands.others, strict=True):
         if body.type_of(static).extent == CONST:
             parameters[static] = stage.constant(operand)
@@ -207,7 +207,7 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 
-def word_field(stage: Stage, number: int, axis: str) -> Field:
+def word_field(stage: StageLowering, number: int, axis: str) -> Field:
     """The field of an inner sequence in the step of an inner recurrence: the current word of each row."""
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.views import reshaped
-from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, Storage, group_width, work_on_fibers
+from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, FiberWork, group_width, work_on_fibers
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
 from stepnet.compiler.targets.cpu.lower.stage import field_operand
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
@@ -52,7 +52,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
             continue
         last = reshaped(body, after)
         in_place = number not in copied and work[last].leaves_in_place(number, last)
-        storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+        storage = FiberStorage(places, group_width(plan.fibers, places.shape[1], width))
         now = records.fibered("lane" if in_place else "now", type_, storage.order.size)
         end = field_operand(constants, now, storage.index, type_.dtype, width)
         fields[number] = now
@@ -68,12 +68,12 @@ def place_static(
     type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
     if places is None:
         return records.field("lane", type_), None
-    storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+    storage = FiberStorage(places, group_width(plan.fibers, places.shape[1], width))
     field = records.fibered("lane", type_, storage.order.size)
     return field, into_fibers(constants, storage, field, width)
 
 
-def into_fibers(constants: Constants, storage: Storage, target: Field, width: int) -> CopyLoop:
+def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
     """The copy of a caller's value into fiber order."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(

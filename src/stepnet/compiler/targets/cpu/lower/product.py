@@ -2,14 +2,14 @@
 
 from stepnet.compiler.net.encodings import ENCODINGS
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop, Product, Side
-from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop, LeftSide, ProductSum
+from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
-from stepnet.compiler.targets.cpu.products.constants import Packed, Scaled
+from stepnet.compiler.targets.cpu.products.constants import PackedParameters, Scaled
 
 
-def product(stage: Stage, number: int, members: list[int]) -> Product:
+def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum:
     """The product that a node computes.
 
     members: the nodes of the same loop, among which are the results of a node with several.
@@ -19,16 +19,18 @@ def product(stage: Stage, number: int, members: list[int]) -> Product:
     if node.operation == "products":
         ports = [port(stage, number, place, members) for place in range(len(node.types))]
     lefts, rights = node.sides
-    sides: list[Side] = []
+    sides: list[LeftSide] = []
     for place, operand in enumerate(lefts):
         parameters = rights[place :: len(lefts)]
         inner, size = stage.net.type_of(parameters[0]).shape
         assert size == node.types[0].size
         sides.append(side(stage, operand, parameters, inner, node.attributes.get("weights")))
-    return Product(tuple(sides), tuple(ports))
+    return ProductSum(tuple(sides), tuple(ports))
 
 
-def side(stage: Stage, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None) -> Side:
+def side(
+    stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
+) -> LeftSide:
     """A left side and the packed parameters that it is multiplied with.
 
     numbers: the nodes of the parameters.
@@ -37,15 +39,17 @@ def side(stage: Stage, operand: int, numbers: tuple[int, ...], inner: int, weigh
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
         left, start = stage.run_of(operand, by_number=True)
-        return Side(left, start, inner, stage.constants.add(Packed(parameters, stage.width)))
+        return LeftSide(left, start, inner, stage.constants.add(PackedParameters(parameters, stage.width)))
     is_scaled = ENCODINGS[weights].is_scaled
-    entry = Scaled(parameters, stage.width) if is_scaled else Packed(parameters, stage.width, weights)
+    entry = (
+        Scaled(parameters, stage.width) if is_scaled else PackedParameters(parameters, stage.width, weights)
+    )
     packed = stage.constants.add(entry)
     left, scales = encoded_left(stage, operand, weights)
-    return Side(left, 0, inner, packed, weights, scales)
+    return LeftSide(left, 0, inner, packed, weights, scales)
 
 
-def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field | None]:
+def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
     """The field of an encoded left side, and the field of its scales; None if the encoding has no scales.
 
     It is encoded before the current phase, once for all products that read it.
@@ -62,7 +66,7 @@ def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field
     return stage.encoded[operand, weights]
 
 
-def port(stage: Stage, number: int, place: int, members: list[int]) -> int:
+def port(stage: StageLowering, number: int, place: int, members: list[int]) -> int:
     """The node among `members` that is result `place` of a node of products; -1 if it is not read."""
     for member in members:
         node = stage.net.nodes[member]

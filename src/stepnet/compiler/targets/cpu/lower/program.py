@@ -8,16 +8,24 @@ from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.plan import Plan, picks
-from stepnet.compiler.targets.cpu.lower.driven import Program
+from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.load import load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
-from stepnet.compiler.targets.cpu.lower.lowered import Lowered, Result, RowWork
+from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
 from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
 from stepnet.compiler.targets.cpu.lower.memories import MemoryPlaces, place_memories, place_static
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.lower.stage import Stage
-from stepnet.compiler.targets.cpu.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.lower.stage import StageLowering
+from stepnet.compiler.targets.cpu.machine.records import (
+    LINE,
+    Axis,
+    CallArray,
+    Field,
+    Records,
+    RowSource,
+    Words,
+)
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.words import ARRAYS, WORDS
 from stepnet.compiler.targets.cpu.products.constants import Constants
 
@@ -25,7 +33,7 @@ IN_PLACE = ("float32", "float64")
 """The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
 
 
-def vector_width(plan: Plan, target: Target) -> int:
+def vector_width(plan: Plan, target: Processor) -> int:
     """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
@@ -35,7 +43,7 @@ def vector_width(plan: Plan, target: Target) -> int:
     return target.vector_bytes // widest
 
 
-def lowered(plan: Plan, target: Target) -> Lowered:
+def lowered(plan: Plan, target: Processor) -> Lowered:
     """A plan lowered to loops over records, for a target."""
     return Lowering(plan, target, vector_width(plan, target)).run()
 
@@ -45,7 +53,7 @@ class Lowering:
     """The lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
 
     plan: Plan
-    target: Target
+    target: Processor
     width: int
     constants: Constants = field(default_factory=Constants)
 
@@ -63,14 +71,14 @@ class Lowering:
         self.row_inputs: dict[int, Field] = {}
         self.final_words: dict[int, int] = {}
         self.loop_sources: list[Field] = []
-        self.memory_fields: list[tuple[Source, int, Field]] = []
+        self.memory_fields: list[tuple[RowSource, int, Field]] = []
         self.places = MemoryPlaces({}, (), {})
-        self.static_fields: list[tuple[Source, Field, CopyLoop | None]] = []
+        self.static_fields: list[tuple[RowSource, Field, CopyLoop | None]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
-        self.outside: list[Outside] = []
+        self.outside: list[CallArray] = []
         self.axes: dict[str, Axis] = {}
         self.words_outside: list[Words] = []
-        self.results: list[Result] = []
+        self.results: list[StepResult] = []
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
@@ -95,7 +103,7 @@ class Lowering:
         of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
         names = ("now", "lane", "block", "sequence", *of_words)
         strides = {name: self.records.stride(name) for name in names}
-        program = Program(
+        program = CallLoops(
             body=self.body,
             outer=self.net,
             before=before,
@@ -127,7 +135,7 @@ class Lowering:
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
-        self.outside.append(Outside(table, word, type_))
+        self.outside.append(CallArray(table, word, type_))
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
@@ -146,7 +154,7 @@ class Lowering:
                 word = self.word(kind)
                 is_stored_by_loop = number in self.late or self.is_picked(number)
                 field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
-                self.results.append(Result(kind, word, number, field_))
+                self.results.append(StepResult(kind, word, number, field_))
 
     def is_picked(self, number: int) -> bool:
         """Whether a value is an output of the loop."""
@@ -198,19 +206,19 @@ class Lowering:
         self.words_outside.append(Words(axis, self.word(kind), type_, padded))
         self.sources[number] = self.words_outside[-1].field
 
-    def of_sequence(self, number: int) -> Source:
+    def of_sequence(self, number: int) -> RowSource:
         """The source of a value per sequence."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
-            return Source(self.row_words[number], None, bytes_)
-        return Source(-1, self.sequence_fields[number], bytes_)
+            return RowSource(self.row_words[number], None, bytes_)
+        return RowSource(-1, self.sequence_fields[number], bytes_)
 
-    def beginning(self, number: int) -> Source:
+    def beginning(self, number: int) -> RowSource:
         """The source of a memory's initial value."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
-            return Source(-1, None, type_.size * type_.itemsize)
+            return RowSource(-1, None, type_.size * type_.itemsize)
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
@@ -243,11 +251,11 @@ class Lowering:
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
-    def place_expanded(self) -> list[tuple[Source, Field]]:
+    def place_expanded(self) -> list[tuple[RowSource, Field]]:
         """The values per sequence that are read at every step outside the loop: for each its source and its
         field in the block.
         """
-        copies: list[tuple[Source, Field]] = []
+        copies: list[tuple[RowSource, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
                 node.operation == "expand"
@@ -267,9 +275,9 @@ class Lowering:
         scratch: str,
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
-    ) -> Stage:
-        """The context for lowering one stage; see `Stage` for the fields."""
-        return Stage(
+    ) -> StageLowering:
+        """The context for lowering one stage; see `StageLowering` for the fields."""
+        return StageLowering(
             net,
             net is self.body,
             self.records,

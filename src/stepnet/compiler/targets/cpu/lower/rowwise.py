@@ -7,11 +7,11 @@ import numpy as np
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, ReduceLoop, ScanLoop
-from stepnet.compiler.targets.cpu.lower.stage import Stage
+from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.products.constants import Places
 
 
-def reduction(stage: Stage, number: int) -> ReduceLoop:
+def reduction(stage: StageLowering, number: int) -> ReduceLoop:
     """A reduction over the first or last of two axes."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
@@ -20,7 +20,7 @@ def reduction(stage: Stage, number: int) -> ReduceLoop:
     return ReduceLoop(node.operation, source, start, (shape[0], shape[1]), leading, stage.targets(number))
 
 
-def scan(stage: Stage, number: int) -> ScanLoop:
+def scan(stage: StageLowering, number: int) -> ScanLoop:
     """A scan along any axis: its shape is reduced to [before, axis, after]."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
@@ -30,7 +30,7 @@ def scan(stage: Stage, number: int) -> ScanLoop:
     return ScanLoop(node.operation, source, start, shape, stage.targets(number))
 
 
-def gather(stage: Stage, number: int) -> GatherLoop:
+def gather(stage: StageLowering, number: int) -> GatherLoop:
     """A gather: the rows of a parameter at computed indices."""
     node = stage.net.nodes[number]
     table, index = node.inputs
@@ -43,7 +43,7 @@ def gather(stage: Stage, number: int) -> GatherLoop:
     )
 
 
-def concatenation(stage: Stage, number: int) -> list[CopyLoop]:
+def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
     """The copies of a concatenation: those of the operands that are not stored into its field directly."""
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)
@@ -60,7 +60,7 @@ def concatenation(stage: Stage, number: int) -> list[CopyLoop]:
     return loops
 
 
-def part_copies(stage: Stage, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
+def part_copies(stage: StageLowering, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
     """The copies of one operand of a concatenation: one per contiguous run in the result.
 
     places: the index in the result of each element of the operand.

@@ -17,23 +17,23 @@ from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 from stepnet.compiler.plan.phases import joins
 from stepnet.compiler.plan.views import reshaped, view_places
-from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, Storage, group_width
+from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, FiberWork, group_width
 from stepnet.compiler.targets.cpu.lower.fusion import fused_into
 from stepnet.compiler.targets.cpu.lower.loops import (
     Broadcast,
     CopyLoop,
     Immediate,
-    Load,
+    IndexedLoad,
     Loop,
     Operand,
     Register,
-    Table,
     Uniform,
+    VectorLoad,
 )
 from stepnet.compiler.targets.cpu.lower.segments import Segments
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
-from stepnet.compiler.targets.cpu.machine.target import Target
-from stepnet.compiler.targets.cpu.products.constants import Constant, Constants, Places
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants, Places
 from stepnet.compiler.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
@@ -41,7 +41,7 @@ STORED = ("pointwise", "matmul", "extent")
 
 
 @dataclass
-class Stage:
+class StageLowering:
     """The lowering of one stage: of a step, of the outer net, or of an inner recurrence.
 
     inside: whether the net is that of a step.
@@ -64,7 +64,7 @@ class Stage:
     inside: bool
     records: Records
     constants: Constants
-    target: Target
+    target: Processor
     width: int
     scratch: str
     sources: dict[int, Field]
@@ -72,7 +72,7 @@ class Stage:
     phases: tuple[tuple[int, ...], ...]
     fibers: Fibers
     fiber_work: Mapping[int, FiberWork] = field(default_factory=dict[int, FiberWork])
-    parameters: Mapping[int, Constant] = field(default_factory=dict[int, Constant])
+    parameters: Mapping[int, ConstantNode] = field(default_factory=dict[int, ConstantNode])
     phase_of: dict[int, int] = field(init=False)
     fused_into: dict[int, int] = field(init=False)
     rearranged: dict[int, list[Field]] = field(init=False, default_factory=dict[int, list[Field]])
@@ -111,11 +111,13 @@ class Stage:
         axis = self.segments.axis(value)
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
 
-    def storage(self, number: int) -> Storage | None:
+    def storage(self, number: int) -> FiberStorage | None:
         """The memory order of a value that is stored fiber by fiber; None for other values."""
         places = self.fibers.places.get(number)
         return (
-            None if places is None else Storage(places, group_width(self.fibers, places.shape[1], self.width))
+            None
+            if places is None
+            else FiberStorage(places, group_width(self.fibers, places.shape[1], self.width))
         )
 
     # ---- values in memory
@@ -243,11 +245,11 @@ class Stage:
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
-    def constant(self, number: int) -> Constant:
+    def constant(self, number: int) -> ConstantNode:
         """The entry for a constant node of this stage's net."""
         if number in self.parameters:
             return self.parameters[number]
-        return Constant(self.inside, number, self.net.type_of(number))
+        return ConstantNode(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
         """The field from which a value is read."""
@@ -294,12 +296,12 @@ def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype
     # A vector may extend past the end of a record, but not past that of an array of the call.
     whole = not source.is_outside or starts.max() + width <= source.size
     if whole and np.array_equal(places, places[0] + np.arange(len(places))):
-        return Load(source, int(places[0]), dtype)
+        return VectorLoad(source, int(places[0]), dtype)
     element = np.arange(len(places)) % width
     block = np.repeat(starts, width)[: len(places)]
     if np.array_equal(places, block):
-        return Table(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
+        return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
     if whole and np.array_equal(places, block + element):
-        return Table(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
+        return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
     padded = np.concatenate([places, np.repeat(places[-1], -len(places) % width)])
-    return Table(source, constants.add_array(padded.astype(np.int64)), "element", dtype)
+    return IndexedLoad(source, constants.add_array(padded.astype(np.int64)), "element", dtype)

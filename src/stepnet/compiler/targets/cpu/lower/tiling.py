@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES, LARGE_BYTES, Tile, computing, cover, tiles
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
@@ -39,7 +39,7 @@ class Tiling:
     is_large: bool
 
     @classmethod
-    def of(cls, net: Net, loop: UnitLoop, width: int, target: Target) -> "Tiling":
+    def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
         """The tiling of a loop with products."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)

@@ -21,7 +21,7 @@ WRITE, IN_MEMORY, RUN = 1, 2, 4
 """Flags of sections."""
 
 
-class Section(NamedTuple):
+class SectionHeader(NamedTuple):
     """A row of an object's section table."""
 
     name: int
@@ -65,7 +65,7 @@ class Relocation(NamedTuple):
     addend: int
 
 
-class Part(NamedTuple):
+class LoadedSection(NamedTuple):
     """A section that is loaded into memory. Offsets of its relocations are from its beginning."""
 
     number: int
@@ -80,14 +80,16 @@ class ObjectFile(NamedTuple):
     """An object file: its processor's number, its loaded sections, and its symbols."""
 
     machine: int
-    parts: tuple[Part, ...]
+    parts: tuple[LoadedSection, ...]
     symbols: tuple[Symbol, ...]
 
     @classmethod
     def of(cls, data: bytes) -> "ObjectFile":
         """The object file with these bytes."""
         _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
-        sections = [Section(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)]
+        sections = [
+            SectionHeader(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)
+        ]
         symbols, titles = tuple(read_symbols(data, sections)), sections[int(names)].offset
         relocations = {
             section.info: tuple(read_relocations(data, section, symbols))
@@ -95,21 +97,21 @@ class ObjectFile(NamedTuple):
             if section.kind == RELOCATIONS
         }
         parts = tuple(
-            Part(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
+            LoadedSection(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
             for n, s in enumerate(sections)
             if is_loaded(s) and text_at(data, titles + s.name) != ".eh_frame"
         )
         return cls(machine, parts, symbols)
 
 
-def is_loaded(section: Section) -> bool:
+def is_loaded(section: SectionHeader) -> bool:
     """Whether a section is loaded into memory. Unwind tables are not, as generated code has no exceptions:
     on x86-64 they have a kind of their own; elsewhere the caller recognises them by the name .eh_frame.
     """
     return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
 
 
-def read_symbols(data: bytes, sections: Sequence[Section]) -> Iterator[Symbol]:
+def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
     """The symbols of an object, by number."""
     for table in sections:
         if table.kind == SYMBOLS:
@@ -118,13 +120,13 @@ def read_symbols(data: bytes, sections: Sequence[Section]) -> Iterator[Symbol]:
                 yield Symbol(text_at(data, names + start), section, value, info >> 4 == 1)
 
 
-def read_relocations(data: bytes, table: Section, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
+def read_relocations(data: bytes, table: SectionHeader, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
     """The relocations of a section, from their table."""
     for offset, kind, number, addend in RELOCATION.iter_unpack(contents(data, table)):
         yield Relocation(offset, kind, symbols[number], addend)
 
 
-def contents(data: bytes, section: Section) -> bytes:
+def contents(data: bytes, section: SectionHeader) -> bytes:
     """The bytes of a section."""
     return data[section.offset : section.offset + section.size]
 

@@ -31,7 +31,7 @@ MOSTLY_FULL = 3 * 2**19
 """The size in bytes from which a result has separate huge pages: it fills at least three quarters of them."""
 LINE = 64
 APART = 9 * LINE
-"""The least distance in bytes from the end of one array to the next in `Together`."""
+"""The least distance in bytes from the end of one array to the next in `JointAllocation`."""
 POOLED = 256 * 2**20
 """The most bytes of unused memory that are kept for reuse."""
 Shape = tuple[tuple[int, ...], Any]
@@ -72,7 +72,7 @@ class SharedMemory:
         self.memory, self.__array_interface__ = memory, memory.__array_interface__
 
 
-class Together:
+class JointAllocation:
     """The layout of several arrays in one allocation, which is freed with the last of them.
 
     shapes: the shape and dtype of each array.
@@ -101,7 +101,7 @@ class Together:
         return self.arrays(np.asarray(owner))
 
 
-class Rows:
+class RowAllocator:
     """Allocates arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
@@ -113,7 +113,7 @@ class Rows:
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
             return np.empty(shape, self.dtype)
-        return Together([(shape, self.dtype)]).new()[0]
+        return JointAllocation([(shape, self.dtype)]).new()[0]
 
 
 def bytes_of(shape: Shape) -> int:

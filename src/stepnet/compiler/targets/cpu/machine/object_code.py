@@ -18,7 +18,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
 from stepnet.compiler.targets.cpu.machine.system import symbols
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.fork_guard import run_in_thread
 from stepnet.compiler.targets.limits import processors
@@ -34,12 +34,12 @@ llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
 
-def object_code(module: ir.Module, target: Target) -> ObjectCode:
+def object_code(module: ir.Module, target: Processor) -> ObjectCode:
     """The object code of a module for a target."""
     return object_codes([module], target)[0]
 
 
-def object_codes(modules: Iterable[ir.Module], target: Target) -> list[ObjectCode]:
+def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[ObjectCode]:
     """The object code of modules for a target, compiled in parallel.
 
     modules: may be a generator: the first modules are then compiled while later ones are still written.
@@ -76,7 +76,7 @@ def shorter_pipeline() -> Generator[None]:
 
 
 @shorter_pipeline()
-def emit_all(texts: Iterable[str], target: Target) -> list[bytes]:
+def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
     """The object files of modules, from their texts.
 
     Other threads compile the longest text that is available, until there are none. Returns when all threads
@@ -159,7 +159,7 @@ def emit(
 
 
 @cache
-def target_machine(target: Target, thread: int) -> llvm.TargetMachine:
+def target_machine(target: Processor, thread: int) -> llvm.TargetMachine:
     """LLVM's code generator for a target, one per thread. It is cached, and takes half a megabyte."""
     with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()

@@ -91,7 +91,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """The source of a value per sequence: an array of the call, or a field of the record "sequence".
 
     word: the word with the array's pointer; -1 for none.
@@ -145,7 +145,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Outside:
+class CallArray:
     """An array of the call whose rows are read or written in place.
 
     table: the table of row indices, `where` or `put`.

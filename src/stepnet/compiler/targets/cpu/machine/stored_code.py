@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import Form
+from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import listing, sources
 from stepnet.compiler.net.digest import digest
@@ -22,9 +22,9 @@ from stepnet.compiler.targets.cpu.machine.build import MachineCode
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.system import clock
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 
-KERNEL = Form(ObjectCode)
+KERNEL = Serializer(ObjectCode)
 GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targets")
 """The folders of the modules that determine the generated code."""
 
@@ -42,14 +42,14 @@ def generator() -> str:
     return digest(sources(*GENERATING), llvmlite.__version__, tuple(library), sys.platform, ticks)
 
 
-def read(kind: str, form: Form, key: tuple[Any, ...]) -> Any:
+def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
     """The stored value of a kind with a key; None if there is none."""
     name = name_of(kind, key)
     data = None if name is None else store.get(kind, name)
     return None if data is None else form.unpacked(data)
 
 
-def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
+def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:
     """Stores a value of a kind under a key."""
     if (name := name_of(kind, key)) is not None:
         store.put(kind, name, form.packed(value))
@@ -88,7 +88,7 @@ def is_loaded(kernel: Kernel) -> bool:
 
 
 def compile_with_kernels(
-    modules: Iterable[Any], kernels: Iterable[Kernel], target: Target
+    modules: Iterable[Any], kernels: Iterable[Kernel], target: Processor
 ) -> list[ObjectCode]:
     """The object code of modules for a target. Kernels that are not loaded yet are compiled too, and loaded.
 

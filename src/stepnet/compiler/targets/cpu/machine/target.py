@@ -1,8 +1,9 @@
 """The instruction sets that code is generated for.
 
-A `Target` describes an instruction set to the rest of the engine: the vector width, the number of registers,
-and LLVM's names for the processor and its features. `host_target()` is the one that code is generated for:
-the widest that this processor supports, or the one that the environment variable STEPNET_CPU names.
+A `Processor` describes an instruction set to the rest of the engine: the vector width, the number of
+registers, and LLVM's names for the processor and its features. `host_target()` is the one that code is
+generated for: the widest that this processor supports, or the one that the environment variable
+STEPNET_CPU names.
 `available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an AVX-512 machine.
 """
 
@@ -15,7 +16,7 @@ import llvmlite
 import numpy as np
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import Form
+from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.targets.fork_guard import run_in_thread
 from stepnet.compiler.values.arguments import shown
@@ -23,7 +24,7 @@ from stepnet.errors import InputError
 
 
 @dataclass(frozen=True)
-class Target:
+class Processor:
     """An instruction set.
 
     name: avx512, avx2 or generic.
@@ -71,7 +72,7 @@ class Target:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
-TARGETS = Form(Target)
+TARGETS = Serializer(Processor)
 AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
 FEATURES = {
     "avx512": (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
@@ -80,9 +81,9 @@ FEATURES = {
 }
 """The features, by LLVM's names, that a processor of x86-64 needs for a target, by the target's name."""
 NAMED = {
-    "x86-64-v4": Target("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
-    "x86-64-v3": Target("avx2", "x86-64-v3", "", 32, 16),
-    "aarch64": Target("generic", "", "", 16, 16),
+    "x86-64-v4": Processor("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
+    "x86-64-v3": Processor("avx2", "x86-64-v3", "", 32, 16),
+    "aarch64": Processor("generic", "", "", 16, 16),
 }
 """The targets that users may name. Besides these there are `native`, the widest that this processor supports,
 and `generic`, the one that all processors of its family support.
@@ -91,13 +92,13 @@ VARIABLE = "STEPNET_CPU"
 
 
 @cache
-def host_target() -> Target:
+def host_target() -> Processor:
     """The target that code is generated for: the widest one available."""
     return available_targets()[0]
 
 
 @cache
-def available_targets() -> tuple[Target, ...]:
+def available_targets() -> tuple[Processor, ...]:
     """The targets that this processor supports, widest first; none wider than the one that STEPNET_CPU names.
     The variable is read once per process.
 
@@ -111,7 +112,7 @@ def asked() -> str:
     return os.environ.get(VARIABLE, "").strip()
 
 
-def up_to(name: str, supported: tuple[Target, ...]) -> tuple[Target, ...]:
+def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
     """The named target and the narrower ones that a processor supports; all that it supports for "".
 
     Raises `InputError` for another name, and for a target that the processor does not support.
@@ -136,7 +137,7 @@ def target_texts() -> tuple[str, ...]:
 
 
 @cache
-def supported_targets() -> tuple[Target, ...]:
+def supported_targets() -> tuple[Processor, ...]:
     """The targets that this processor supports, widest first. They are read from disk if possible, which
     avoids loading LLVM.
     """
@@ -181,7 +182,7 @@ def host_name() -> str:
     return llvm.get_host_cpu_name()
 
 
-def targets() -> tuple[Target, ...]:
+def targets() -> tuple[Processor, ...]:
     """The targets that LLVM reports for this processor, widest first."""
     # Imported here: a process that loads its code from disk does not need LLVM.
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
@@ -190,13 +191,13 @@ def targets() -> tuple[Target, ...]:
     import llvmlite.binding as llvm
 
     features = dict(llvm.get_host_cpu_features())
-    usable: list[Target] = []
+    usable: list[Processor] = []
     if all(features.get(name) for name in FEATURES["avx512"]):
         # Without this flag LLVM prefers vectors of 256 bits on these processors.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
-        usable.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
+        usable.append(Processor("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
     if all(features.get(name) for name in FEATURES["avx2"]):
-        usable.append(Target("avx2", "haswell", "", 32, 16))
+        usable.append(Processor("avx2", "haswell", "", 32, 16))
     generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
-    usable.append(Target("generic", generic, "", 16, 16))
+    usable.append(Processor("generic", generic, "", 16, 16))
     return tuple(usable)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import HEADS
 from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
 from stepnet.compiler.targets.cpu.writing.stored import like, rounded_bfloat16, single_of, widened_bfloat16
@@ -84,7 +84,7 @@ def bytes_of(type_: ir.Type) -> int:
     return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
 
 
-def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> Arithmetic:
+def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -> Arithmetic:
     """The row of the table for an encoding of weights and vectors of `width` words.
 
     weights: the encoding; None for plain values of `dtype`.

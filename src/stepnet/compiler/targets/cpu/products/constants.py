@@ -17,7 +17,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
 from stepnet.compiler.targets.packed import parameters_of
 
@@ -25,7 +25,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantNode:
     """A constant node.
 
     inside: whether it is a node of the step's net, not of the outer net.
@@ -48,7 +48,7 @@ class Places:
     places: the flat indices of the elements; None for all.
     """
 
-    constant: Constant
+    constant: ConstantNode
     places: Array | None
     width: int
 
@@ -65,15 +65,15 @@ class Places:
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
-    def sources(self) -> tuple[Constant, ...]:
+    def sources(self) -> tuple[ConstantNode, ...]:
         """The nodes whose values it contains."""
         return (self.constant,)
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
         """Writes the elements to memory, from the values of the sources."""
         self.filler(memory, target)(values)
 
-    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
+    def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
         """A function that writes the elements to memory, from the values of the sources."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
@@ -90,7 +90,7 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedParameters:
     """Parameters [k, n] of one shape, packed for the microkernel and padded with zeros:
 
     [unit block][k][gate][element], or in bfloat16 [unit block][k / 2][gate][2 x bfloat16]
@@ -100,7 +100,7 @@ class Packed:
     weights: "bfloat16", or None for plain elements.
     """
 
-    sources: tuple[Constant, ...]
+    sources: tuple[ConstantNode, ...]
     width: int
     weights: str | None = None
 
@@ -117,12 +117,12 @@ class Packed:
         words = words_of(inner, self.weights)
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
         """Writes the packed elements to memory, which must be zeros, from the values of the parameters."""
         for packing, value in zip(self.packings(memory, values, target), values, strict=True):
             packing(pointer(value))
 
-    def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
+    def packings(self, memory: Array, like: Sequence[Array], target: Processor) -> list[Packing]:
         """The packings into memory, for parameters of the shapes and strides of `like`."""
         gates = len(like)
         return [
@@ -146,7 +146,7 @@ class Scaled:
     width: the elements of a unit block.
     """
 
-    sources: tuple[Constant, ...]
+    sources: tuple[ConstantNode, ...]
     width: int
 
     @property
@@ -169,7 +169,7 @@ class Scaled:
         """The size in memory."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
         """Writes the words to memory, which must be zeros, from the values of the parameters."""
         shift: int = (
             lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
@@ -183,7 +183,7 @@ class Scaled:
             padded[:, : lines.shape[1]] = lines
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
-    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
+    def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
         """A function that writes the words to memory, from the values of the parameters."""
         return partial(self.fill, memory, target=target)
 
@@ -208,7 +208,7 @@ def quads_of(numbers: Array) -> Array:
     return np.ascontiguousarray(quads).view(np.uint32)[..., 0]
 
 
-Entry = Places | Packed | Scaled
+Entry = Places | PackedParameters | Scaled
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Constants:
             self.size += -(-size // LINE) * LINE + LINE
         return self.known[key]
 
-    def filled(self, values: Values, target: Target) -> Array:
+    def filled(self, values: Values, target: Processor) -> Array:
         """New memory with all entries, from the values of the constants."""
         memory = POOL.take(self.size)
         for offset, entry in self.entries:

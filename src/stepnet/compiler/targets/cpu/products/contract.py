@@ -26,9 +26,9 @@ from stepnet.compiler.targets.cpu.machine.build import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.tiles import Tile, tiles
-from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
@@ -64,14 +64,14 @@ work."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BlockSizes:
     """The sizes of packed blocks for a target and a dtype.
 
     Groups and units are padded by a cache line: otherwise the same row of each would map to the same cache
     set.
     """
 
-    target: Target
+    target: Processor
     dtype: str
     weights: str | None = None
 
@@ -107,7 +107,7 @@ class Sizes:
 
 
 @cache
-def kernel(target: Target, dtype: str, weights: str | None) -> NativeFunction:
+def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction:
     """The machine code for a dtype and an encoding of the sides. It serves all shapes."""
     return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
 
@@ -116,7 +116,7 @@ def kernel(target: Target, dtype: str, weights: str | None) -> NativeFunction:
 
 
 def contract(
-    left: Array, right: Array, places: Array | None, target: Target, *, weights: str | None = None
+    left: Array, right: Array, places: Array | None, target: Processor, *, weights: str | None = None
 ) -> Array:
     """The sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
@@ -154,11 +154,11 @@ class Contract:
     """
 
     def __init__(
-        self, left: int, right: int, dtype: str, places: Array, target: Target, weights: str | None = None
+        self, left: int, right: int, dtype: str, places: Array, target: Processor, weights: str | None = None
     ) -> None:
         self.columns, self.dtype = (left, right), dtype
         self.places = np.ascontiguousarray(places, np.int64)
-        self.sizes = Sizes(target, dtype, weights)
+        self.sizes = BlockSizes(target, dtype, weights)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
         padded = groups * self.sizes.group, units * self.sizes.width
         self.total_columns = padded[1]
@@ -167,7 +167,7 @@ class Contract:
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
         self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
-        self.work = Work(kernel(target, dtype, weights), self.words)
+        self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
 
     def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """The words of a thread that computes a range of groups and of units; it allocates packed memory."""

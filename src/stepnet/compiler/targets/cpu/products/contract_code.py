@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from stepnet.compiler.net.totals import BLOCK
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
-from stepnet.compiler.targets.cpu.products.contract import WORD, Sizes
+from stepnet.compiler.targets.cpu.products.contract import WORD, BlockSizes
 from stepnet.compiler.targets.cpu.products.tile import UNROLLED, Left, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
 
 
-def write_contract(target: Target, dtype: str, weights: str | None) -> ir.Module:
+def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Module:
     """The module with the function `contract`, for sides of a dtype and their encoding."""
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
     code = Code(function.append_basic_block("entry"), target)
-    ContractCode(code, Sizes(target, dtype, weights), function.args[0]).write()
+    ContractCode(code, BlockSizes(target, dtype, weights), function.args[0]).write()
     return module
 
 
 @dataclass(frozen=True)
-class Packed:
+class SidePacking:
     """How a side is packed.
 
     name: "left" or "right".
@@ -44,7 +44,7 @@ class Packed:
 class ContractCode:
     """The code of one thread's share of a contract."""
 
-    def __init__(self, code: Code, sizes: Sizes, words: ir.Value) -> None:
+    def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
@@ -59,8 +59,8 @@ class ContractCode:
     def write(self) -> None:
         """Writes the function: for each block of rows, both sides are packed and multiplied."""
         code, sizes, kind = self.code, self.sizes, self.kind
-        left = Packed("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
-        right = Packed("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
+        left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
+        right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
         last = self.word("last_row")
         with code.loop(self.word("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
@@ -78,7 +78,7 @@ class ContractCode:
     # ---- packing
 
     def pack(
-        self, side: "Packed", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
+        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
     ) -> None:
         """Packs `count` rows of a side into `words` words, and fills the words up to `whole` with zeros."""
         code, itemsize = self.code, self.sizes.itemsize
@@ -123,7 +123,7 @@ class ContractCode:
         return rows
 
     def encoded(
-        self, side: "Packed", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
+        self, side: "SidePacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
         """The packed words of `width` columns of these rows."""
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize

@@ -21,8 +21,8 @@ from stepnet.compiler.net.encodings import ENCODINGS
 from stepnet.compiler.targets.cpu.machine.build import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Target
-from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
@@ -67,7 +67,7 @@ class Packing:
         gates: int,
         width: int,
         packed: Array,
-        target: Target,
+        target: Processor,
         weights: str | None = None,
     ) -> None:
         inner, size = like.shape
@@ -108,7 +108,7 @@ class Packings:
         count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
         edges = np.linspace(0, len(packings), count + 1).astype(int)
         self.words[edges[:-1], WORD["count"]] = np.diff(edges)
-        self.work = Work(run, self.words, edges[:-1])
+        self.work = ParallelCalls(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Packs the views of the parameters that begin at these addresses."""
@@ -126,6 +126,6 @@ def words_of(inner: int, weights: str | None) -> int:
 
 
 @cache
-def kernel(target: Target, itemsize: int, width: int, weights: str | None) -> NativeFunction:
+def kernel(target: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
     """The machine code for an element size and an encoding. It serves all shapes, dtypes and strides."""
     return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

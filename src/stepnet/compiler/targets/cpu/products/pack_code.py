@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import F32, Arithmetic, arithmetic, pack_words
 from stepnet.compiler.targets.cpu.products.pack import WORD, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, width_of
@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, w
 Move = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
-def write_pack(target: Target, itemsize: int, width: int, weights: str | None) -> ir.Module:
+def write_pack(target: Processor, itemsize: int, width: int, weights: str | None) -> ir.Module:
     """The module with the function `pack`, for an element size and an encoding."""
     module = ir.Module("pack")
     module.triple = ""

@@ -81,13 +81,13 @@ def accumulate(
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    turn = Turn(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
+    turn = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
     flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
     return turn.by_place(flat)
 
 
 @dataclass(frozen=True)
-class Turn:
+class TileIteration:
     """One iteration of the loop over k, which adds the products of a few words of k to a tile's accumulators.
 
     The fields are the parameters of `accumulate`.

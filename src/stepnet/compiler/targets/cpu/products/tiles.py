@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 
 # Of a core per cycle: the vector multiply-adds, the vector loads, and the bytes of parameters from the L2
 # cache. Then the latency of a multiply-add in cycles. Measured on Zen 5 (bench/kernel.py). Other processors
@@ -59,7 +59,7 @@ class Tile:
 
 
 def tiles(
-    target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
+    target: Processor, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
 ) -> tuple[Tile, ...]:
     """The tiles for work of `gates` products per unit, those of more rows first; the last has one row.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from stepnet.compiler.plan.load import Load, Machine, Size
-from stepnet.compiler.plan.partition import AtOnce, Wavefront, Way, at_once, wavefront
+from stepnet.compiler.plan.load import CallSize, Load, Machine
+from stepnet.compiler.plan.partition import CallPartition, Concurrency, Wavefront, at_once, wavefront
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.running.native import DECIDED, Native
@@ -21,7 +21,7 @@ from stepnet.compiler.targets.processor import machine_for
 from stepnet.compiler.targets.threads import threads
 
 Key = tuple[Any, ...]
-Decided = TypeVar("Decided", AtOnce, Wavefront)
+Decided = TypeVar("Decided", Concurrency, Wavefront)
 
 
 @dataclass
@@ -35,10 +35,10 @@ class Arrangement:
     """
 
     waves: Waves
-    ways: list[Way]
+    ways: list[CallPartition]
     blocks: list[int]
 
-    def set(self, places: Sequence[int], ways: Sequence[Way], block: int = 0) -> None:
+    def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
         """Sets how the kernels at these positions run."""
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
@@ -56,7 +56,7 @@ class Arranger:
     natives: Sequence[Native]
     waves: Waves
     lines: Waves = ()
-    decided: dict[Key, AtOnce] = field(default_factory=dict[Key, AtOnce])
+    decided: dict[Key, Concurrency] = field(default_factory=dict[Key, Concurrency])
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
     def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
@@ -79,7 +79,7 @@ class Arranger:
         return made
 
     def abreast(
-        self, wave: tuple[int, ...], all_sizes: Sequence[Size], most: int, made: Arrangement
+        self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
         """The waves of kernels that do not depend on each other: one wave, or one wave each."""
         if len(wave) == 1 or most == 1:
@@ -92,7 +92,7 @@ class Arranger:
         made.set(wave, decided.ways)
         return (tuple(wave[place] for place in decided.order),)
 
-    def groups(self, line: tuple[int, ...], sizes: Sequence[Size], most: int, made: Arrangement) -> Waves:
+    def groups(self, line: tuple[int, ...], sizes: Sequence[CallSize], most: int, made: Arrangement) -> Waves:
         """The waves of the layers of a stack: each is a wavefront of some consecutive layers."""
         size, (loads, machine) = sizes[line[0]], self.loads(line)
         decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))

@@ -5,10 +5,10 @@ runs.
     add        allocate the arrays of each call; the results of one are inputs of the next
     run        write the argument words of all calls, then run wave after wave on the threads
 
-Everything that does not depend on lengths is prepared once (`Prepared`): workspaces, argument words for each
-thread, and orders for the workers. A call with other lengths computes its tables (`SequenceLayout`), once for
-all kernels over the same sequences, and writes its words. No Python runs between kernels: the interpreter
-would have to be loaded into the cache again.
+Everything that does not depend on lengths is prepared once (`PreparedChain`): workspaces, argument words for
+each thread, and orders for the workers. A call with other lengths computes its tables (`SequenceLayout`),
+once for all kernels over the same sequences, and writes its words. No Python runs between kernels: the
+interpreter would have to be loaded into the cache again.
 
 The kernels of a wave do not depend on each other, such as both directions of a layer. They run at the same
 time on separate threads if that is estimated to be faster (`compiler/plan/partition.py`). Layers of a stack
@@ -16,7 +16,7 @@ run as one wave, a wavefront, if that is faster: each layer waits, block by bloc
 layer below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -26,11 +26,12 @@ from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
-from stepnet.compiler.targets.cpu.running.form import Arrays, Form
+from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import CALL, POINTERS, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
 from stepnet.compiler.targets.cpu.running.reach import Reach
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.targets.watching import watching
 
@@ -71,7 +72,13 @@ class HasSets(Protocol):
         ...
 
 
-class Prepared:
+def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
+    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+    for row in space.rows:
+        pack(row, offset, *numbers)
+
+
+class PreparedChain:
     """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
 
     def __init__(
@@ -120,37 +127,37 @@ class Prepared:
         if reported and (watch := watching()) is not None:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
-    def write(self, calls: Sequence[Call], arrays: Sequence[Arrays], sets: Sequence[Sets]) -> None:
+    def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
         """Writes the argument words of calls."""
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
         for native, spaces, call, own, lanes in parts:
             for space, (_, words) in zip(spaces, lanes, strict=True):
-                space.write(native.pack, CALL, native.words(call, own, ticks, words))
+                write_words(space, native.pack, CALL, native.words(call, own, ticks, words))
 
-    def point(self, arrays: Sequence[Arrays]) -> None:
+    def point(self, arrays: Sequence[CallArrays]) -> None:
         """Writes the pointers to other arrays, and keeps all other words."""
         for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
-            pointers = native.pointers(own)
+            pointers = own.pointers(native.in_words)
             for space in spaces:
-                space.write(native.pack_pointers, POINTERS, pointers)
+                write_words(space, native.pack_pointers, POINTERS, pointers)
 
 
-class Chain:
+class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
     def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
-        self.spare: list[Prepared] = []
+        self.spare: list[PreparedChain] = []
 
     def started(self) -> "Started":
         """A new run of the chain, to which the calls of all kernels are added."""
         return Started(self)
 
     def prepared(
-        self, calls: Sequence[Call], arrays: Sequence[Arrays], ending: "HasSets | None" = None
-    ) -> Prepared:
+        self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
+    ) -> PreparedChain:
         """Workspaces for calls, with all words written.
 
         ending: makes the sets of lanes of a single call whose sequences may end early.
@@ -165,25 +172,25 @@ class Chain:
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.together for way in arranged.ways)
         shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
-        prepared = self.take_spare(shape) or Prepared(self.natives, shape)
+        prepared = self.take_spare(shape) or PreparedChain(self.natives, shape)
         prepared.write(calls, arrays, sets)
         return prepared
 
-    def end(self, forms: Sequence[Form], arrays: Sequence[Arrays]) -> None:
+    def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
         """Does the work of NumPy after the machine code, if there is any."""
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
                 native.end(form, own)
                 own.give_back()
 
-    def take_spare(self, shape: Shape) -> Prepared | None:
+    def take_spare(self, shape: Shape) -> PreparedChain | None:
         """The workspaces that an earlier call of this shape left; None if there are none."""
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
         return None
 
-    def give_back(self, prepared: Prepared) -> None:
+    def give_back(self, prepared: PreparedChain) -> None:
         """Keeps workspaces for a later call."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
@@ -196,7 +203,7 @@ class Chain:
         self.spare = []
 
 
-def remove_if_present(spare: list[Prepared], prepared: Prepared) -> bool:
+def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
     """Removes an element from a list; False if another thread has removed it before."""
     try:
         spare.remove(prepared)
@@ -208,15 +215,15 @@ def remove_if_present(spare: list[Prepared], prepared: Prepared) -> bool:
 class Started:
     """A run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: KernelChain) -> None:
         self.chain = chain
         self.calls: list[Call] = []
-        self.forms: list[Form] = []
-        self.arrays: list[Arrays] = []
+        self.forms: list[CallForm] = []
+        self.arrays: list[CallArrays] = []
 
     def add(self, call: Call) -> Results:
         """The result arrays of the next kernel's call. `run` computes their contents."""
-        form = Form(self.chain.natives[len(self.calls)].kind, call)
+        form = CallForm(self.chain.natives[len(self.calls)].kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
         self.forms.append(form)
@@ -269,9 +276,9 @@ class Frozen:
     held: the tables that these words point to, kept alive.
     """
 
-    chain: Chain
-    forms: Sequence[Form]
-    prepared: Prepared
+    chain: KernelChain
+    forms: Sequence[CallForm]
+    prepared: PreparedChain
     held: Sequence[SequenceLayout]
 
     @property
@@ -283,7 +290,16 @@ class Frozen:
         """A new run, to which the arrays of all calls are added."""
         return StartedFrozen(self)
 
-    def run(self, arrays: Sequence[Arrays]) -> None:
+    def call(
+        self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array]
+    ) -> Results:
+        """The results of the only call of a chain of one kernel, on these arrays."""
+        (form,) = self.forms
+        results = form.results()
+        self.run((form.arrays(sequences, initial, statics, results),))
+        return results
+
+    def run(self, arrays: Sequence[CallArrays]) -> None:
         """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""
         self.prepared.point(arrays)
         self.prepared.run()
@@ -295,7 +311,7 @@ class StartedFrozen:
 
     def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
-        self.arrays: list[Arrays] = []
+        self.arrays: list[CallArrays] = []
 
     def add(
         self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()

@@ -21,8 +21,8 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.words import ENDING
-from stepnet.compiler.targets.cpu.running.chain import Chain
-from stepnet.compiler.targets.cpu.running.form import Form, is_appended, most_steps
+from stepnet.compiler.targets.cpu.running.chain import KernelChain, write_words
+from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
 from stepnet.compiler.targets.cpu.running.workspace import ENDING_ROWS, Workspace
@@ -33,7 +33,7 @@ ROOM_BYTES = 4 * 2**20
 PLACE = {name: place for place, name in enumerate(ENDING)}
 
 
-class Part(NamedTuple):
+class OutputRows(NamedTuple):
     """Rows of all outputs in the order of their computation.
 
     outputs: an array per output.
@@ -51,7 +51,7 @@ class Room:
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
         self.words = np.zeros(len(ENDING), np.int64)
-        self.full: list[Part] = []
+        self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
         """Sets words by name."""
@@ -61,25 +61,27 @@ class Room:
     def get(self, space: Workspace) -> None:
         """Allocates an output buffer, and writes its pointers to the words of the call."""
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
-        self.part = Part(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
+        self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
         self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
         self.in_order[self.first : self.first + len(outputs)] = outputs
         pointers = [pointer(self.in_order[place]) for place in self.native.in_words]
-        space.write(self.native.pack_pointers, POINTERS, pointers)
+        write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
         """Adds the rows that were written to `full`."""
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
-        self.full.append(Part([rows[:written] for rows in outputs], sequences[:written], steps[:written]))
+        self.full.append(
+            OutputRows([rows[:written] for rows in outputs], sequences[:written], steps[:written])
+        )
 
 
 class Ending:
     """One call of a kernel whose sequences may end early."""
 
-    def __init__(self, chain: Chain, call: Call) -> None:
+    def __init__(self, chain: KernelChain, call: Call) -> None:
         (self.native,) = chain.natives
-        self.chain, self.call, self.form = chain, call, Form(self.native.kind, call)
+        self.chain, self.call, self.form = chain, call, CallForm(self.native.kind, call)
         results = self.form.results()
         self.arrays = self.form.arrays(call.sequences, call.initial, call.statics, results)
         positions = call.positions
@@ -150,7 +152,7 @@ class Ending:
                 room.keep()
                 room.get(space)
 
-    def in_order(self, parts: Sequence[Part]) -> list[Array]:
+    def in_order(self, parts: Sequence[OutputRows]) -> list[Array]:
         """The outputs of all steps that were taken, sequence by sequence; or only those of the last steps."""
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)

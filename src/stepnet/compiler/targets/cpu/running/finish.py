@@ -18,8 +18,8 @@ from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.memory import Shape, Together
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
 from stepnet.compiler.targets.cpu.products.contract import Contract, can_be_kept, contract
 from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
@@ -27,7 +27,7 @@ from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
 Kinds = Mapping[str, Sequence[Array | None]]
 
 
-class Rows(NamedTuple):
+class NodeRows(NamedTuple):
     """The values of a node.
 
     array: an array with these values, which may have further rows.
@@ -56,10 +56,10 @@ class Finish:
     plan: Plan
     needs: Needs
     constants: dict[int, Array]
-    target: Target
+    target: Processor
 
     @classmethod
-    def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
+    def of(cls, plan: Plan, needs: Needs, values: Values, target: Processor) -> "Finish | None":
         """The work of a plan after its loop; None if its only results are outputs and final memories.
 
         values: the constants of the plan, computed from the parameters.
@@ -104,7 +104,7 @@ class FinishCall:
             return (batch, *net.type_of(number).shape), net.type_of(number).dtype
 
         types = [net.type_of(number) for number in needs.kept]
-        self.kept = Together([((positions.total, *type_.shape), type_.dtype) for type_ in types])
+        self.kept = JointAllocation([((positions.total, *type_.shape), type_.dtype) for type_ in types])
         self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
         self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
         self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
@@ -125,16 +125,16 @@ class FinishCall:
             "ended": made(self.ended),
         }
 
-    def values(self, kinds: Kinds) -> dict[int, Rows]:
+    def values(self, kinds: Kinds) -> dict[int, NodeRows]:
         """The values that reductions and totals read, by their numbers in the net."""
-        values = {number: Rows(array) for number, array in self.finish.constants.items()}
+        values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:
             array = kinds[kind][place]
             if array is not None:
-                values[number] = Rows(array, self.places if steps else None)
+                values[number] = NodeRows(array, self.places if steps else None)
         return values
 
-    def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
+    def reduce(self, values: dict[int, NodeRows], kinds: Kinds) -> None:
         """Computes the reductions over the steps of each sequence."""
         for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
             if array is None:
@@ -146,7 +146,7 @@ class FinishCall:
             else:
                 array[...] = reduced(how, source, self.offsets, self.finish.target)
 
-    def can_keep_sums(self, source: Rows, array: Array) -> bool:
+    def can_keep_sums(self, source: NodeRows, array: Array) -> bool:
         """Whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
         values = source.array
         flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
@@ -160,7 +160,7 @@ class FinishCall:
             self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
         return self.sums[number]
 
-    def total(self, values: dict[int, Rows], results: Results) -> None:
+    def total(self, values: dict[int, NodeRows], results: Results) -> None:
         """Computes the totals, and stores those that are results."""
         if not self.plan.ends.totals:
             return
@@ -169,12 +169,12 @@ class FinishCall:
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
             operands = [values[operand] for operand in node.inputs]
-            values[number] = Rows(self.made(number, node, operands, places.get(number)))
+            values[number] = NodeRows(self.made(number, node, operands, places.get(number)))
         for number, array in wanted:
             if values[number].array is not array:
                 array[...] = values[number].array
 
-    def made(self, number: int, node: Node, operands: Sequence[Rows], out: Array | None) -> Array:
+    def made(self, number: int, node: Node, operands: Sequence[NodeRows], out: Array | None) -> Array:
         """A total. The buffers of contracts are kept for the next call; contracts may be written to `out`."""
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
@@ -193,7 +193,7 @@ class FinishCall:
             kept.release()
 
 
-def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
+def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Array:
     """The reduction over the steps of each sequence."""
     if how not in ("sum", "mean") or values.places is None:
         return REDUCTIONS[how](values.packed, offsets)
@@ -201,7 +201,7 @@ def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
     return added if how == "sum" else mean_of(added, offsets)
 
 
-def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
+def total(node: Node, operands: Sequence[NodeRows], target: Processor) -> Array:
     """A total: a value computed from all rows."""
     if node.operation != "contract":
         return total_of(node, [operand.packed for operand in operands])

@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Array, Call, Results
-from stepnet.compiler.targets.cpu.machine.memory import POOL, Rows, Together
+from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.records import Axis
 from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall, Kinds
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
@@ -15,10 +15,10 @@ from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS, SLACK
 from stepnet.ragged.positions import Positions
 
 OptionalArrays = Sequence[Array | None]
-NOTHING = Together([])
+NOTHING = JointAllocation([])
 
 
-class Arrays(NamedTuple):
+class CallArrays(NamedTuple):
     """The arrays of a call.
 
     in_order: all arrays, in the order of their argument words; None for omitted initial memories.
@@ -38,12 +38,16 @@ class Arrays(NamedTuple):
     kinds: Kinds
     kept: Array | None
 
+    def pointers(self, order: Sequence[int]) -> list[int]:
+        """The pointers to the arrays, in the order of their words."""
+        return [pointer(self.in_order[place]) for place in order]
+
     def give_back(self) -> None:
         """Returns the call's temporary buffers to the pool."""
         POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
 
 
-class Kind:
+class ArrayKinds:
     """The kinds of arrays of all calls of a kernel.
 
     outputs, rows, totals: the types of the results.
@@ -67,18 +71,20 @@ class Kind:
         axes: Sequence[Axis] = (),
         padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
-        self.outputs, self.rows = ([Rows(t.shape, t.dtype) for t in types] for types in (outputs, rows))
-        self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
-        self.filled = {place: Rows(type_.shape, type_.dtype) for place, type_ in filled.items()}
+        self.outputs, self.rows = (
+            [RowAllocator(t.shape, t.dtype) for t in types] for types in (outputs, rows)
+        )
+        self.totals = JointAllocation([(type_.shape, type_.dtype) for type_ in totals])
+        self.filled = {place: RowAllocator(type_.shape, type_.dtype) for place, type_ in filled.items()}
         self.finish, self.record = finish, record
         self.axes, self.padded = axes, padded or {}
         self.is_plain = finish is None and not record and not self.padded
 
 
-class Form:
+class CallForm:
     """Makes the arrays of calls with the same numbers of sequences and steps as one call."""
 
-    def __init__(self, kind: Kind, call: Call) -> None:
+    def __init__(self, kind: ArrayKinds, call: Call) -> None:
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows
@@ -90,7 +96,7 @@ class Form:
         count = call.separate_outputs
         if count is not None and count < len(kind.outputs):
             self.separate, others = kind.outputs[:count], kind.outputs[count:]
-            self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
+            self.others = JointAllocation([((self.count, *rows.shape), rows.dtype) for rows in others])
         self.filled: dict[int, Array] = {}
         for place, rows in kind.filled.items():
             self.filled[place] = np.zeros((self.batch, *rows.shape), rows.dtype)
@@ -127,7 +133,7 @@ class Form:
 
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
-    ) -> Arrays:
+    ) -> CallArrays:
         """All arrays of a call, including those for results that are computed but not returned."""
         begun = list(initial)
         for place, zeros in self.filled.items():
@@ -136,7 +142,7 @@ class Form:
         if self.kind.is_plain:
             final, outputs = results.final, results.outputs
             in_order = [*sequences, *begun, *final, *statics, *outputs, *self.offsets]
-            return Arrays(in_order, final, results, None, self.batch, {}, None)
+            return CallArrays(in_order, final, results, None, self.batch, {}, None)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         kinds: Kinds = {}
         final, others, kept = results.final, list[Array](), None
@@ -147,7 +153,7 @@ class Form:
             final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
         record = POOL.take(self.record) if self.record else None
         in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
-        return Arrays(in_order, final, results, record, self.batch, kinds, kept)
+        return CallArrays(in_order, final, results, record, self.batch, kinds, kept)
 
 
 def most_steps(call: Call) -> int:

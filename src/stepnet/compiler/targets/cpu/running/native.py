@@ -5,18 +5,24 @@ from struct import Struct
 
 import numpy as np
 
-from stepnet.compiler.plan.load import Size
+from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.partition import Partition, partition
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
-from stepnet.compiler.targets.cpu.compile.compiled import Compiled
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
 from stepnet.compiler.targets.cpu.machine.build import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish
-from stepnet.compiler.targets.cpu.running.form import Arrays, Form, Kind, offsets_by_axis, words_of
+from stepnet.compiler.targets.cpu.running.form import (
+    ArrayKinds,
+    CallArrays,
+    CallForm,
+    offsets_by_axis,
+    words_of,
+)
 from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
 from stepnet.compiler.targets.cpu.running.refill import Refill
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
@@ -36,7 +42,7 @@ class Native:
     """A kernel bound to its parameters. It holds no state of calls, so threads may share it."""
 
     def __init__(
-        self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None, target: Target
+        self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
     ) -> None:
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
@@ -48,11 +54,11 @@ class Native:
         self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
         self.padded = {each.word: each for each in compiled.inner if each.padded != each.type.size}
-        self.partitions: dict[tuple[int, Size], Partition] = {}
+        self.partitions: dict[tuple[int, CallSize], Partition] = {}
         self.by_sequence = compiled.sequences is not None or compiled.ended is not None
         self.kind = self.kind_of(plan)
 
-    def kind_of(self, plan: Plan) -> Kind:
+    def kind_of(self, plan: Plan) -> ArrayKinds:
         """The kinds of arrays of all calls."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
@@ -70,7 +76,7 @@ class Native:
             for place, word in enumerate(self.compiled.words[kind])
             if word in self.padded
         }
-        return Kind(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
+        return ArrayKinds(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
@@ -91,14 +97,14 @@ class Native:
 
     # ---- the arguments of a call
 
-    def size(self, call: Call) -> Size:
+    def size(self, call: Call) -> CallSize:
         """The size of a call, which decides how threads divide it."""
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
         )
 
-    def partition(self, size: Size, most: int) -> Partition:
+    def partition(self, size: CallSize, most: int) -> Partition:
         """How at most `most` threads divide a call of this size."""
         key = most, size
         known = self.partitions.get(key)
@@ -134,7 +140,7 @@ class Native:
         """Scratch memory for one set of lanes; see `Workspace`."""
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
-    def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
+    def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """The argument words of a call for a set of lanes.
 
         ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
@@ -146,28 +152,23 @@ class Native:
             offset = call.step_offset
             before = pointer(SequenceLayout.of(call.positions).no_steps if offset is None else offset)
         record = pointer(arrays.record)
-        return [ticks, call.last_only, record, before, *lanes, *self.pointers(arrays)]
-
-    def pointers(self, arrays: Arrays) -> list[int]:
-        """The pointers to the arrays, in the order of their words."""
-        in_order = arrays.in_order
-        return [pointer(in_order[place]) for place in self.in_words]
+        return [ticks, call.last_only, record, before, *lanes, *arrays.pointers(self.in_words)]
 
     # ---- the work before and after the steps
 
-    def begin(self, call: Call, arrays: Arrays) -> None:
+    def begin(self, call: Call, arrays: CallArrays) -> None:
         """Computes the values needed once per sequence, and the final memories of empty sequences."""
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)
 
-    def made_of(self, arrays: Arrays) -> list[bytes]:
+    def made_of(self, arrays: CallArrays) -> list[bytes]:
         """The contents, as bytes, of the arrays from which values are computed once per sequence."""
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
         return [array.tobytes() for array in read if array is not None]
 
-    def keep_idle(self, call: Call, arrays: Arrays) -> None:
+    def keep_idle(self, call: Call, arrays: CallArrays) -> None:
         """Copies the initial memories of empty sequences to their final memories."""
         positions = call.positions
         if SequenceLayout.of(positions).filled == positions.rows:
@@ -184,7 +185,7 @@ class Native:
                 initial = by_word.get(begin.word)
                 final[idle] = 0 if initial is None else initial[idle]
 
-    def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
+    def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
         """Computes values once per sequence, some sequences at a time so that interrupts are handled."""
         status = np.zeros(1, np.int64)
         words = np.zeros(self.compiled.word_count, np.int64)
@@ -197,7 +198,7 @@ class Native:
         if status[0]:
             raise InputError(OUTSIDE)
 
-    def end(self, form: Form, arrays: Arrays) -> None:
+    def end(self, form: CallForm, arrays: CallArrays) -> None:
         """Computes the values of each sequence after the loop, and totals."""
         if form.finish is None:
             return

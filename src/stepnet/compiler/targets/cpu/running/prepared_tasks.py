@@ -87,7 +87,7 @@ class PreparedTasks:
             space.go_on()
 
 
-class Together(PreparedTasks):
+class DividedTasks(PreparedTasks):
     """A prepared step that is divided among the threads that are awake.
 
     To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not

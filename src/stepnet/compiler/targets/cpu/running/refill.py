@@ -16,15 +16,15 @@ from stepnet.compiler.net.interpret import within
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.target import Target
-from stepnet.compiler.targets.cpu.products.constants import Constants, Packed, Values
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.products.constants import Constants, PackedParameters, Values
 from stepnet.compiler.targets.cpu.products.pack import Packing, Packings
 
 Array = np.ndarray
 Key = tuple[bool, int]
 
 
-class View(NamedTuple):
+class ParameterView(NamedTuple):
     """A view of a parameter: its byte offset, shape, dtype and strides."""
 
     parameter: int
@@ -40,7 +40,7 @@ class View(NamedTuple):
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
 
     @classmethod
-    def of_array(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
+    def of_array(cls, array: Array, parameters: Sequence[Array]) -> "ParameterView | None":
         """An array as a view of one of these parameters; None if it shares memory with none."""
         for place, parameter in enumerate(parameters):
             if array is parameter or np.may_share_memory(array, parameter):
@@ -69,7 +69,7 @@ class Refill:
         like: Sequence[Array],
         values: Values,
         wanted: Sequence[int],
-        target: Target,
+        target: Processor,
     ) -> None:
         self.plan, self.wanted = plan, wanted
         self.outside = {
@@ -77,16 +77,16 @@ class Refill:
             for inner, outer in zip(plan.body.inputs, plan.recurrence.inputs, strict=True)
             if plan.body.type_of(inner).extent == CONST
         }
-        self.views: dict[Key, View | None] = {}
+        self.views: dict[Key, ParameterView | None] = {}
         self.fixed: dict[Key, Array] = {}
         for key, value in values.items():
             node = (plan.body if key[0] else plan.net).nodes[key[1]]
             if node.operation == "constant":
                 self.fixed[key] = value
             else:
-                self.views[key] = View.of_array(value, like)
+                self.views[key] = ParameterView.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
-        in_views = dict[int, list[tuple[Packing, View]]]()
+        in_views = dict[int, list[tuple[Packing, ParameterView]]]()
         self.others: list[tuple[Callable[[Sequence[Array]], None], list[Key]]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
@@ -94,7 +94,7 @@ class Refill:
             keys = [self.key(source.inside, source.number) for source in entry.sources]
             if all(key in self.fixed for key in keys):
                 continue
-            if isinstance(entry, Packed):
+            if isinstance(entry, PackedParameters):
                 made = entry.packings(memory[offset:], [values[key] for key in keys], target)
                 for packing, key in zip(made, keys, strict=True):
                     if (view := self.views.get(key)) is None:

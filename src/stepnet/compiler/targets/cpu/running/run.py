@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Arrays, Call, FrozenCall, OptionalArrays, Results, Steps
+from stepnet.compiler.targets.base import Array, Call, FrozenCall, Results, Steps
 from stepnet.compiler.targets.cpu.machine.memory import POOL
-from stepnet.compiler.targets.cpu.running.chain import Chain
-from stepnet.compiler.targets.cpu.running.form import Form
+from stepnet.compiler.targets.cpu.running.chain import KernelChain
+from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.steps import RowSteps, runs_steps
 from stepnet.compiler.targets.packed import CalledSteps, called_again
@@ -17,7 +17,7 @@ class Runner:
     """Runs calls of a bound kernel. Several Python threads may call it at the same time."""
 
     def __init__(self, native: Native) -> None:
-        self.native, self.chain = native, Chain((native,), ((0,),))
+        self.native, self.chain = native, KernelChain((native,), ((0,),))
         self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
@@ -50,7 +50,7 @@ class Runner:
         native = self.native
         if native.compiled.axes:  # other calls have other inner sequences
             return called_again(self, call, results)
-        form = Form(native.kind, call)
+        form = CallForm(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         native.begin(call, arrays)
         prepared = self.chain.prepared((call,), (arrays,))
@@ -77,20 +77,10 @@ class Runner:
         started = self.chain.started()
         started.add(call)
         frozen = started.frozen()
-        if frozen is None:
-            return None
-
-        (form,) = frozen.forms
-
-        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-            results = form.results()
-            frozen.run((form.arrays(sequences, initial, statics, results),))
-            return results
-
-        return FrozenCall(run, frozen.bytes)
+        return None if frozen is None else FrozenCall(frozen.call, frozen.bytes)
 
 
-def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
+def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
     """The chain of bound kernels; None if one of them has work for NumPy between the machine code."""
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
-    return Chain(natives, waves, lines) if len(natives) == len(bounds) else None
+    return KernelChain(natives, waves, lines) if len(natives) == len(bounds) else None

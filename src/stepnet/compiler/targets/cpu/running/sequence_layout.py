@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.plan.load import LANES, Size
+from stepnet.compiler.plan.load import LANES, CallSize
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.words import ENDLESS
@@ -45,17 +45,17 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 """For each set of lanes, the number of lanes, and the argument words from `until` on."""
 
 
-def rounded(filled: int, longest: int, steps: int) -> Size:
+def rounded(filled: int, longest: int, steps: int) -> CallSize:
     """The size of a call, rounded so that calls of about the same size share decisions.
 
     >>> rounded(64, 500, 5130)
-    Size(filled=64, longest=512, steps=6144, words=())
+    CallSize(filled=64, longest=512, steps=6144, words=())
     """
     if not filled:
-        return Size(0, 0, 0)
+        return CallSize(0, 0, 0)
     mean = few_digits(-(-steps // filled))
     filled, longest = filled if filled <= EXACT else few_digits(filled), few_digits(longest)
-    return Size(filled, longest, max(longest, min(longest, mean) * filled))
+    return CallSize(filled, longest, max(longest, min(longest, mean) * filled))
 
 
 def few_digits(number: int) -> int:

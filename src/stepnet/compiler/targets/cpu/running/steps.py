@@ -18,10 +18,10 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.words import CALL_WORDS
-from stepnet.compiler.targets.cpu.running.chain import Prepared, Shape
-from stepnet.compiler.targets.cpu.running.form import Form
+from stepnet.compiler.targets.cpu.running.chain import PreparedChain, Shape, write_words
+from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
-from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Together
+from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks, PreparedTasks
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
 from stepnet.compiler.targets.lanes import Lanes, lanes_for
@@ -56,7 +56,7 @@ class Share(NamedTuple):
 class Arranged(NamedTuple):
     """How a number of rows is run: the prepared workspaces, and the share of rows of each."""
 
-    prepared: Prepared
+    prepared: PreparedChain
     shares: tuple[Share, ...]
 
 
@@ -65,11 +65,11 @@ class RowSteps:
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
         self.native, self.call = native, call
-        self.arrays = Form(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
+        self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows
         self.starts, self.lengths = np.zeros(rows, np.int64), np.ones(rows, np.int64)
         self.numbers = np.zeros(1, np.int64)
-        self.prepared: dict[tuple[int, int, int], Prepared] = {}
+        self.prepared: dict[tuple[int, int, int], PreparedChain] = {}
         self.arranged: dict[int, Arranged] = {}
         self.latest: dict[int, Arranged] = {}
 
@@ -88,8 +88,8 @@ class RowSteps:
         if self.latest.get(id(prepared)) is not arranged:
             self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
             for share in shares:
-                share.space.write(pack_places, AT_PLACES, share.words)
-                share.space.write(pack_lanes, AT_LANES, (share.lanes,))
+                write_words(share.space, pack_places, AT_PLACES, share.words)
+                write_words(share.space, pack_lanes, AT_LANES, (share.lanes,))
             self.latest[id(prepared)] = arranged
         return prepared.runs[0]
 
@@ -129,14 +129,14 @@ class RowSteps:
             shares.append(Share(space, order, part.order, part.count, words, part))
         return Arranged(prepared, tuple(shares))
 
-    def prepared_for(self, sets: int, together: int, room: int) -> Prepared:
+    def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
         """The workspaces of `sets` sets of at most `room` lanes."""
         key = sets, together, room
         prepared = self.prepared.get(key)
         if prepared is None:
             shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
-            kind = Together if together > 1 else PreparedTasks
-            prepared = Prepared([self.native], shape, kind, pauses=False)
+            kind = DividedTasks if together > 1 else PreparedTasks
+            prepared = PreparedChain([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
             self.prepared[key] = prepared  # after all words are written: an interrupt may come before

@@ -16,9 +16,9 @@ from stepnet.compiler.net.reductions import segment_sum
 from stepnet.compiler.targets.cpu.machine.build import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.contract import ranges
-from stepnet.compiler.targets.cpu.threads.workers import Work
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
@@ -35,7 +35,7 @@ ABREAST = 4
 """The unroll factor: the vectors of a row per iteration of the loop over columns."""
 
 
-def sums(values: Array, places: Array, offsets: Array, target: Target) -> Array:
+def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Array:
     """The sum over each sequence; zeros for an empty one.
 
     places: the rows of the values, sequence by sequence.
@@ -52,7 +52,7 @@ def sums(values: Array, places: Array, offsets: Array, target: Target) -> Array:
 class Sums:
     """A prepared segment sum of rows of `columns` numbers with fixed places and offsets."""
 
-    def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Target) -> None:
+    def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1
@@ -62,7 +62,7 @@ class Sums:
         same = columns * itemsize, *map(pointer, self.held), len(offsets) - 1
         for words, (first, last) in zip(self.words, parts, strict=True):
             words[len(ARRAYS) :] = *same, last - first
-        self.work = Work(kernel(target, dtype), self.words)
+        self.work = ParallelCalls(kernel(target, dtype), self.words)
 
     def __call__(self, values: Array, out: Array) -> None:
         """Writes the sums of these values [rows, columns] to `out`; both are C-contiguous."""
@@ -74,6 +74,6 @@ class Sums:
 
 
 @cache
-def kernel(target: Target, dtype: str) -> NativeFunction:
+def kernel(target: Processor, dtype: str) -> NativeFunction:
     """The machine code for a dtype; it serves all shapes."""
     return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)

@@ -3,12 +3,12 @@
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.sums import ABREAST, WORD
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector, store_vector
 
 
-def write_sums(target: Target, dtype: str) -> ir.Module:
+def write_sums(target: Processor, dtype: str) -> ir.Module:
     """The module of the function `sums`, for numbers of a dtype."""
     module = ir.Module("sums")
     module.triple = ""

@@ -1,13 +1,13 @@
 """Workspaces: the scratch memory and the argument words of a set of lanes."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.targets.base import Array
-from stepnet.compiler.targets.cpu.compile.compiled import Compiled, Layout
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
@@ -101,7 +101,7 @@ class Workspace:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledPlan,
         constants: Array,
         lanes: int,
         together: int,
@@ -201,8 +201,3 @@ class Workspace:
     def _table(self, name: str, count: int) -> Array:
         """The first `count` numbers of a table of the call."""
         return numbers_at(self.rows[0][WORD[name]], count)
-
-    def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-        """Writes words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
-        for row in self.rows:
-            pack(row, offset, *numbers)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.threads.handover import (
     ASLEEP,
     BEGIN,
@@ -29,7 +29,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_yield
 
 
-def write_handover(target: Target) -> ir.Module:
+def write_handover(target: Processor) -> ir.Module:
     """The module of all functions of `Signals`."""
     module = ir.Module("handover")
     look, say = write_look(module, target), write_say(module, target)
@@ -39,7 +39,7 @@ def write_handover(target: Target) -> ir.Module:
     return module
 
 
-def entered(module: ir.Module, target: Target, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
+def entered(module: ir.Module, target: Processor, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
     """A new function of a pointer and `numbers` integers, and its code."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
@@ -66,7 +66,7 @@ def wake(code: Code, place: ir.Value) -> None:
     ask_system(code, "system_post", place, 1, 0)
 
 
-def write_say(module: ir.Module, target: Target) -> ir.Function:
+def write_say(module: ir.Module, target: Processor) -> ir.Function:
     """say(place): sets the word to THERE, and wakes the thread that sleeps there."""
     function, code = entered(module, target, "say")
     place = function.args[0]
@@ -98,7 +98,7 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
     return looks
 
 
-def write_look(module: ir.Module, target: Target) -> ir.Function:
+def write_look(module: ir.Module, target: Processor) -> ir.Function:
     """look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING."""
     function, code = entered(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
@@ -133,7 +133,7 @@ def write_look(module: ir.Module, target: Target) -> ir.Function:
     return function
 
 
-def write_taken(module: ir.Module, target: Target) -> ir.Function:
+def write_taken(module: ir.Module, target: Processor) -> ir.Function:
     """taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message back.
 
     Returns NOTHING if the receiver took the message, THERE if it was taken back.
@@ -150,7 +150,7 @@ def write_taken(module: ir.Module, target: Target) -> ir.Function:
     return function
 
 
-def write_rouse(module: ir.Module, target: Target) -> None:
+def write_rouse(module: ir.Module, target: Processor) -> None:
     """rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
     function, code = entered(module, target, "rouse")
     place = function.args[0]
@@ -159,7 +159,7 @@ def write_rouse(module: ir.Module, target: Target) -> None:
     code.ret(code.number(NOTHING))
 
 
-def write_serve(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
+def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
     """serve(worker): for ever waits for a task, runs it, and reports its completion."""
     function, code = entered(module, target, "serve")
     worker = function.args[0]
@@ -181,7 +181,7 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 # ---- leading -----------------------------------------------------------------------------------------------
 
 
-class Orders:
+class OrderWords:
     """Access to the words of orders, in code."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
@@ -227,7 +227,7 @@ class Orders:
         self.set_worker(place, self.code.number(0))
 
 
-def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
+def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
     """lead(orders): recruits workers, runs the first task and all that no worker took, and waits
     for the rest.
     """
@@ -237,7 +237,7 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
     )
     relieve, finish = write_relieve(module, target), write_finish(module, target, look)
     function, code = entered(module, target, "lead")
-    pointer, orders = function.args[0], Orders(code, function.args[0])
+    pointer, orders = function.args[0], OrderWords(code, function.args[0])
     gate = orders.word("gate")
     shared = code.icmp_signed("!=", gate, code.number(0))
     with code.when(shared):
@@ -273,11 +273,11 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
     code.ret(code.load(cell))
 
 
-def write_recruit(module: ir.Module, target: Target, say: ir.Function) -> ir.Function:
+def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.Function:
     """recruit(orders): claims free workers in the order of the crew, and hands each a task."""
     function, code = entered(module, target, "recruit")
     function.linkage = "internal"
-    orders = Orders(code, function.args[0])
+    orders = OrderWords(code, function.args[0])
     place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
     code.store(code.number(1), place_cell)
     first = code.load_atomic(code.word_pointer(code.inttoptr(orders.word("crew"), POINTER)), "acquire", 8)
@@ -314,7 +314,7 @@ class Tasks:
     """Loops over all tasks of some orders except the first."""
 
     code: Code
-    orders: Orders
+    orders: OrderWords
 
     def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
         """Writes a loop over the tasks that have a worker, or over those that have none.
@@ -329,13 +329,13 @@ class Tasks:
                 work(place, code.inttoptr(address, POINTER))
 
 
-def write_settle(module: ir.Module, target: Target, taken: ir.Function) -> ir.Function:
+def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
     """settle(orders): takes back tasks that were not begun in time, numbers the threads, and opens
     the gate.
     """
     function, code = entered(module, target, "settle")
     function.linkage = "internal"
-    orders = Orders(code, function.args[0])
+    orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(1), cell)
 
@@ -357,13 +357,13 @@ def write_settle(module: ir.Module, target: Target, taken: ir.Function) -> ir.Fu
     return function
 
 
-def write_relieve(module: ir.Module, target: Target) -> ir.Function:
+def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
     """relieve(orders): takes back tasks that no worker has begun, and runs them: whether there is
     more to do.
     """
     function, code = entered(module, target, "relieve")
     function.linkage = "internal"
-    orders = Orders(code, function.args[0])
+    orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 
@@ -381,11 +381,11 @@ def write_relieve(module: ir.Module, target: Target) -> ir.Function:
     return function
 
 
-def write_finish(module: ir.Module, target: Target, look: ir.Function) -> ir.Function:
+def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.Function:
     """finish(orders): waits for the workers; returns whether any of them has more to do."""
     function, code = entered(module, target, "finish")
     function.linkage = "internal"
-    orders = Orders(code, function.args[0])
+    orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 

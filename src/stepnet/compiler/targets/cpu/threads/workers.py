@@ -272,7 +272,7 @@ class Crew:
 CREW = Crew()
 
 
-class Work:
+class ParallelCalls:
     """Calls of a machine code function with different argument words, divided among threads.
 
     function: the function.

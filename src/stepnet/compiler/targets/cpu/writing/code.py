@@ -9,7 +9,7 @@ from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
 from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.targets.cpu.machine.target import Processor
 
 check_llvmlite()  # before the first line that older versions do not understand
 
@@ -83,7 +83,7 @@ class Code(ir.IRBuilder):
     It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
     """
 
-    def __init__(self, block: ir.Block, target: Target) -> None:
+    def __init__(self, block: ir.Block, target: Processor) -> None:
         super().__init__(block)
         self.target = target
         self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}

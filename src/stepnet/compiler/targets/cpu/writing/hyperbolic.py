@@ -15,7 +15,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.writing.code import Code
 from stepnet.compiler.targets.cpu.writing.maths import (
     SINGLE,
-    Precision,
+    FloatPrecision,
     as_exponent,
     as_integer,
     clamped,
@@ -37,7 +37,7 @@ DEGREE = {True: 2, False: 5}
 LARGEST = Fraction(35, 100)
 
 
-class Parts(NamedTuple):
+class HyperbolicTerms(NamedTuple):
     """The terms of sinh and cosh.
 
     grown, shrunk: 2^n / 8 and 2^-n / 8.
@@ -75,7 +75,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
     return fourfold(code, code.fadd(pieces.grown, rest))
 
 
-def parts(code: Code, x: ir.Value) -> Parts:
+def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
     """The terms of sinh and cosh for an argument."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
@@ -84,7 +84,7 @@ def parts(code: Code, x: ir.Value) -> Parts:
     shrunk = code.fdiv(code.splat(x.type, 2.0**-6), grown)
     z = code.fmul(small.r, small.r)
     cube = code.fmul(code.fmul(small.r, z), horner(code, z, sinh_series(precision)))
-    return Parts(
+    return HyperbolicTerms(
         grown,
         shrunk,
         code.fsub(grown, shrunk),
@@ -101,14 +101,14 @@ def fourfold(code: Code, x: ir.Value) -> ir.Value:
 
 
 @cache
-def sinh_series(precision: Precision) -> list[Fraction]:
+def sinh_series(precision: FloatPrecision) -> list[Fraction]:
     """p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE]
     return economised_even([Fraction(1, factorial(2 * k + 3)) for k in range(degree + 8)], LARGEST, degree)
 
 
 @cache
-def cosh_series(precision: Precision) -> list[Fraction]:
+def cosh_series(precision: FloatPrecision) -> list[Fraction]:
     """p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE] + 1
     return economised_even([Fraction(1, factorial(2 * k + 2)) for k in range(degree + 8)], LARGEST, degree)

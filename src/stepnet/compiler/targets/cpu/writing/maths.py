@@ -66,7 +66,7 @@ ERFC_TAIL = (
 
 
 @dataclass(frozen=True)
-class Precision:
+class FloatPrecision:
     """A floating-point type: its format, the range of exp, and the degree of each polynomial.
 
     `ln_2_bits` is the number of bits in the high part of ln 2; any exponent n fits in the remaining ones.
@@ -89,8 +89,8 @@ class Precision:
         return int.from_bytes(np.array(value, f"<{self.dtype}").tobytes(), "little")
 
 
-SINGLE = Precision(ir.IntType(32), "f4", 23, 127, 16, -105.0, 89.0, 1, 3, 6, 9)
-DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7, 12, 19)
+SINGLE = FloatPrecision(ir.IntType(32), "f4", 23, 127, 16, -105.0, 89.0, 1, 3, 6, 9)
+DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7, 12, 19)
 
 
 # ------------------------------------------------------------------------------------- the functions
@@ -278,8 +278,8 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return k, code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
 
 
-def precision_of(type_: ir.Type) -> Precision:
-    """The `Precision` of a floating type or of a vector of it."""
+def precision_of(type_: ir.Type) -> FloatPrecision:
+    """The `FloatPrecision` of a floating type or of a vector of it."""
     return SINGLE if is_single(type_) else DOUBLE
 
 
@@ -326,14 +326,14 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
 # -------------------------------------------------------------------------------- their coefficients
 
 
-def ln_2_parts(precision: Precision) -> tuple[Fraction, Fraction]:
+def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:
     """ln 2 as a number with few bits, and the remainder."""
     high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 
 
 @cache
-def exp_tail(precision: Precision, scale: int) -> list[Fraction]:
+def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
     """q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
     if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
@@ -343,7 +343,7 @@ def exp_tail(precision: Precision, scale: int) -> list[Fraction]:
 
 
 @cache
-def coth_series(precision: Precision) -> list[Fraction]:
+def coth_series(precision: FloatPrecision) -> list[Fraction]:
     """p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
 
     That is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
@@ -356,14 +356,14 @@ def coth_series(precision: Precision) -> list[Fraction]:
 
 
 @cache
-def log_series(precision: Precision) -> list[Fraction]:
+def log_series(precision: FloatPrecision) -> list[Fraction]:
     """p, where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
-def erf_series(precision: Precision) -> list[Fraction]:
+def erf_series(precision: FloatPrecision) -> list[Fraction]:
     """p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
@@ -374,7 +374,7 @@ def erf_series(precision: Precision) -> list[Fraction]:
 
 
 @cache
-def erfc_polynomial(precision: Precision) -> list[Fraction]:
+def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
     """p, where exp(x²) erfc(x) = p(t): as many of `ERFC_TAIL` as count, as a polynomial."""
     kept = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(kept)
