@@ -45,7 +45,8 @@ EXTRA = ("workspace", "scratchpad")
 def description(
     library: Library, recurrence: Recurrence, steps: int, rows: int, forward: Described | None = None
 ) -> Described:
-    """The primitive descriptor of a recurrence; given that of the forward pass, the one of its gradient.
+    """Makes the primitive descriptor of a recurrence; given that of the forward pass, the one of its
+    gradient.
 
     Raises `RefusedError` if the library does not support it.
     """
@@ -86,7 +87,7 @@ def description(
 def wanted_by(
     library: Library, recurrence: Recurrence, slot: str, way: str, steps: int, rows: int
 ) -> Owned | None:
-    """The memory descriptor to request for an argument; None if the recurrence does not have it."""
+    """Makes the memory descriptor to request for an argument; None if the recurrence does not have it."""
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
     dtype = "float32" if way else recurrence.dtype_of(slot)
@@ -96,7 +97,7 @@ def wanted_by(
 
 
 class Run:
-    """A primitive and the buffers of its arguments, for one thread.
+    """Primitive and the buffers of its arguments, for one thread.
 
     A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
     """
@@ -140,7 +141,7 @@ class Run:
         self.memories[name] = Memory.over(self.library, wanted, aligned(size))
 
     def view(self, name: str) -> Array:
-        """The numbers of an argument as an array of its shape."""
+        """Returns the numbers of an argument as an array of its shape."""
         if name not in self.views:
             slot = name.removeprefix("diff_")
             dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
@@ -150,7 +151,7 @@ class Run:
         return self.views[name]
 
     def flat(self, name: str) -> Array:
-        """The numbers of an argument with steps, as [steps * rows, ...]."""
+        """Returns the numbers of an argument with steps, as [steps * rows, ...]."""
         view = self.view(name)
         return view.reshape(-1, view.shape[-1])
 
@@ -201,7 +202,7 @@ class Packed:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: Run) -> bool:
-        """Whether a primitive expects the same formats."""
+        """Tells whether a primitive expects the same formats."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
 
@@ -216,7 +217,7 @@ SERIAL = count()
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of a recurrence.
+    """Weights of a recurrence.
 
     arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
     serial: a number that identifies these weights in caches.
@@ -227,7 +228,9 @@ class Weights:
 
     @classmethod
     def of(cls, recurrence: Recurrence, arrays: Mapping[str, Array]) -> "Weights":
-        """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
+        """Copies the weights of a recurrence; a missing bias is zeros. Raises `InputError` for other
+        shapes.
+        """
         made: dict[str, Array] = {}
         for name in recurrence.weights:
             shape = recurrence.shape(name, 0, 0)

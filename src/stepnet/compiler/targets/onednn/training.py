@@ -46,15 +46,16 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 
 
 def padding_matters(recurrence: Recurrence) -> bool:
-    """Whether padding would change what a recurrence gives, or the gradients of its weights."""
+    """Tells whether padding would change the results of a recurrence, or the gradients of its weights."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
 def with_padding_feature(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
-    """The recurrence and its weights with the additional feature, which is the last input."""
+    """Adds an input feature that is 1 on padding, the last one, to a recurrence and its weights."""
     signs = SIGNS[recurrence.cell]
 
     def widened() -> Weights:
+        """Makes the weights with a row for the feature, which opens or closes gates."""
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -78,7 +79,7 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a recurrence.
+    """Gradients of a recurrence.
 
     x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
     """
@@ -91,7 +92,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Training:
-    """A recurrence with its weights, over the sequences of a call, run for gradients.
+    """Recurrence with its weights, over the sequences of a call, run for gradients.
 
     x: [total, inputs]. initial: h and c before the first step; None for zeros.
     """
@@ -117,7 +118,7 @@ class Training:
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """The results, and the residuals for gradients."""
+        """Runs the forward pass; returns its results, and the residuals for gradients."""
         places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
@@ -133,8 +134,8 @@ class Training:
         return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes the inputs and initial memories to the arguments of the forward primitive, which
-        are zeros.
+        """Writes the inputs and initial memories to the arguments of the forward primitive, which are
+        zeros.
         """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
@@ -146,7 +147,7 @@ class Training:
     def backward(
         self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> Gradients:
-        """The gradients for cotangents of the outputs [total, output], and of the final h and c.
+        """Computes the gradients for cotangents of the outputs [total, output], and of the final h and c.
 
         outputs, h, c: the cotangents; None for zeros.
         residuals: those of `forward` with the same arguments.
@@ -188,10 +189,11 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def handed_on(self, h: Array | None, c: Array | None) -> Gradients:
-        """The gradients if all sequences are empty: the cotangents of final memories pass through."""
+        """Returns the gradients if all sequences are empty: the cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
+            """Returns the gradient of one initial memory."""
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
@@ -205,7 +207,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Primitives:
-    """The primitives of both passes for a number of steps and rows, for this Python thread."""
+    """Primitives of both passes for a number of steps and rows, for this Python thread."""
 
     library: Library
     recurrence: Recurrence
@@ -232,7 +234,7 @@ class Primitives:
         return self.library, self.recurrence, self.steps, self.rows
 
     def residuals(self) -> Arguments:
-        """New arrays of zeros, by name, for the arguments that the backward pass reads."""
+        """Allocates arrays of zeros, by name, for the arguments that the backward pass reads."""
         made: Arguments = {}
         for slot in READ_BACK:
             if slot not in self.forward.memories:
@@ -247,18 +249,18 @@ class Primitives:
 
 
 def flat(padded: Array) -> Array:
-    """[steps, rows, features] as [steps * rows, features]."""
+    """Reshapes [steps, rows, features] to [steps * rows, features]."""
     return padded.reshape(-1, padded.shape[-1])
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A forward pass: its results, and the residuals for its gradients."""
+    """Forward pass: its results, and the residuals for its gradients."""
 
     training: Training
     made: Ran
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
-        """The gradients; see `Training.backward`."""
+        """Computes the gradients; see `Training.backward`."""
         return self.training.backward(self.residuals, outputs, h, c)

@@ -26,20 +26,16 @@ OVERHEAD = 64 * 2**10
 
 @dataclass(frozen=True)
 class Layout:
-    """The interface of a plan's machine code: what a caller needs to lay out arguments and memory.
+    """Interface of a plan's machine code: all that a caller needs to lay out arguments and memory.
 
-    needs: the arrays that the work after the loop reads.
-    memories: for each memory, the source of its initial value, the word of its final values (below 0 for
+    needs: the arrays that the work after the loop reads. memories: for each memory, the source of its initial
+    value, the word of its final values (below 0 for
         none), and its field.
-    constants: the layout of constants and packed parameters.
-    strides: for each record, the bytes from row to row.
-    words: the argument words that point to arrays, by kind.
-    wanted: the words whose arrays must not be omitted.
-    sequence_words: the words whose arrays `sequences` reads.
-    counts: whether the step reads the index of the step.
-    load: the work and the memory traffic of the steps.
-    axes: the axes of the inner sequences that steps read.
-    inner: the arrays of values along these axes.
+    constants: the layout of constants and packed parameters. strides: for each record, the bytes from row to
+    row. words: the argument words that point to arrays, by kind. wanted: the words whose arrays must not be
+    omitted. sequence_words: the words whose arrays `sequences` reads. counts: whether the step reads the
+    index of the step. load: the work and the memory traffic of the steps. axes: the axes of the inner
+    sequences that steps read. inner: the arrays of values along these axes.
     """
 
     needs: Needs
@@ -57,7 +53,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """The object code of a plan and its layout, as data that can be stored and read by other processes."""
+    """Object code of a plan and its layout, as data that can be stored and read by other processes."""
 
     code: ObjectCode
     layout: Layout
@@ -65,7 +61,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Compiled(Layout):
-    """The machine code of a plan, loaded.
+    """Machine code of a plan, loaded into memory.
 
     run: runs the lanes of a call.
     sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
@@ -79,7 +75,7 @@ class Compiled(Layout):
 
     @classmethod
     def of(cls, generated: Generated) -> "Compiled":
-        """The generated code, loaded into memory."""
+        """Loads generated code into memory."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
@@ -109,7 +105,7 @@ Made = TypeVar("Made", Compiled, Compiled | None)
 
 
 class Kept:
-    """A least-recently-used cache of compiled plans, bounded by bytes.
+    """Least-recently-used cache of compiled plans, bounded by bytes.
 
     There is no lock: two threads may compile the same plan at the same time, and one of the results is kept.
     """
@@ -119,7 +115,7 @@ class Kept:
         self.entries: OrderedDict[str, Compiled] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """The entry of a key. A missing one is made and added, unless `make` returns None."""
+        """Returns the entry of a key. A missing one is made and added, unless `make` returns None."""
         entry = self.entries.pop(key, None) or make()
         if entry is not None:
             self.put(key, entry)
