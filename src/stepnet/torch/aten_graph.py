@@ -148,8 +148,8 @@ class Held(dispatch.TorchDispatchMode):
 class Argument:
     """Argument of a function that is traced: its name, dtype and sizes.
 
-    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers. is_parameter: whether the
-    function must not change it.
+    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers.
+    is_parameter: whether the function must not change it.
     """
 
     name: str

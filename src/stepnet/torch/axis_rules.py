@@ -144,7 +144,8 @@ def sliced(call: Call) -> Any:
 def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     """Takes the first or last step of each sequence; refuses other steps, as lengths differ.
 
-    index: the requested step. keep: whether an axis of size one takes the place of the steps.
+    index: the requested step.
+    keep: whether an axis of size one takes the place of the steps.
     """
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:

@@ -32,7 +32,8 @@ def check_tensors(
 ) -> None:
     """Raises `InputError` unless all tensors are on the CPU and have the same dtype, float32 or float64.
 
-    title: the module's name, for messages. names: the names of the parameters.
+    title: the module's name, for messages.
+    names: the names of the parameters.
     """
     dtype = parameters[0].dtype
     if dtype not in DTYPES:

@@ -34,7 +34,8 @@ library: Any = pytorch("torch.library")
 class Build:
     """Recipe for a recurrent layer of a traced module.
 
-    layer: makes the layer from its parameters. memory: the structure of the layer's memory.
+    layer: makes the layer from its parameters.
+    memory: the structure of the layer's memory.
     """
 
     layer: Callable[[Sequence[Traced]], Layer]
@@ -45,7 +46,8 @@ class Build:
 class Layers:
     """Recurrent layers that were met while a module is traced.
 
-    rows: the number of sequences, a symbol. builds: the recipe of each layer, by the number in its node.
+    rows: the number of sequences, a symbol.
+    builds: the recipe of each layer, by the number in its node.
     path: the names of the modules in the current calls, outermost first.
     """
 
@@ -125,7 +127,8 @@ def memory_of(layer: Layer) -> Any:
 class Standing:
     """Stand-in for a recurrent layer while the model that contains it is traced.
 
-    module: the recurrent layer. program: the program of a `Recurrence`; None for a layer of torch.nn.
+    module: the recurrent layer.
+    program: the program of a `Recurrence`; None for a layer of torch.nn.
     """
 
     layers: Layers

@@ -121,9 +121,10 @@ def alone(parts: dict[str, Any]) -> Any:
 class Form:
     """Argument of a traced module, without its numbers.
 
-    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors. letters: one per
-    leading axis: N (sequences), T (steps), _ (features). value: the structure of the argument. specs: the
-    features and dtypes, in this structure.
+    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors.
+    letters: one per leading axis: N (sequences), T (steps), _ (features).
+    value: the structure of the argument.
+    specs: the features and dtypes, in this structure.
     """
 
     kind: str
@@ -237,8 +238,9 @@ class Module:
     """PyTorch module as the function that a `Graph` runs: it is traced, and its ATen graph replayed on a
     net's values.
 
-    forms: the module's arguments by name. modes: whether each inner module is in training mode. made, latest:
-    the attributes that the module read when the graph was made, and at the latest call.
+    forms: the module's arguments by name.
+    modes: whether each inner module is in training mode.
+    made, latest: the attributes that the module read when the graph was made, and at the latest call.
     """
 
     module: Any

@@ -106,8 +106,8 @@ def in_graph(
     """Adds PyTorch's operator for a recurrence to the graph that is made, and returns the recurrence's
     results.
 
-    key: names the module, for `runnable_of`. outputs: the number of results that have one entry per step;
-    they come first.
+    key: names the module, for `runnable_of`.
+    outputs: the number of results that have one entry per step; they come first.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
@@ -144,7 +144,8 @@ def recurrence(
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
     `wanted`.
 
-    key: names the module. form, place: the fields of a `Place`, the positions of the sequences.
+    key: names the module.
+    form, place: the fields of a `Place`, the positions of the sequences.
     """
     runnable, where = runnable_of(key), Place(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:

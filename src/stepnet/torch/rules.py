@@ -26,8 +26,10 @@ numpy: Any = np
 class Result:
     """Result that PyTorch infers for an operation, as rules receive it.
 
-    features, dtype: of the result. common: the common dtype of the operands. per_row: whether it has one
-    entry per row. like: any value of the step, whose net constants are added to.
+    features, dtype: of the result.
+    common: the common dtype of the operands.
+    per_row: whether it has one entry per row.
+    like: any value of the step, whose net constants are added to.
     """
 
     features: tuple[int, ...]

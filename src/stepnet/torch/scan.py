@@ -38,8 +38,8 @@ KEPT = "_kept"
 class Kept:
     """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
 
-    programs: the programs of the recurrence, one for each kind of inputs. runs: how each program runs over
-    tensors.
+    programs: the programs of the recurrence, one for each kind of inputs.
+    runs: how each program runs over tensors.
     """
 
     programs: LayerPrograms[RNN]

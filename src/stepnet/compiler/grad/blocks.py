@@ -36,8 +36,9 @@ STREAMS = 10
 class BlockChoice:
     """Choice of how many steps of a recurrence are trained at a time.
 
-    size: the number of steps. recur: the recurrence, one step of which is `size` of the original. reason: why
-    `size` is 1; empty otherwise.
+    size: the number of steps.
+    recur: the recurrence, one step of which is `size` of the original.
+    reason: why `size` is 1; empty otherwise.
 
     >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
     1 step: no memory is a matrix
@@ -155,7 +156,8 @@ def where(node: Node) -> str:
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
     """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
 
-    fitting: the memories that are matrices. body: the body of the recurrence, or of its blocks.
+    fitting: the memories that are matrices.
+    body: the body of the recurrence, or of its blocks.
     """
     large = min(recur.body.type_of(number).size for number in fitting)
     kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)

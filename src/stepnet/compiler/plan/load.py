@@ -37,11 +37,14 @@ def overlapped(computing: float, reading: float) -> float:
 class Machine:
     """Measured facts of a machine, for one of its threads. Times are in seconds, and rates per second.
 
-    caches: bytes of the caches of the first, second and third level. All cores share the third. reads: bytes
-    of parameters that are read from each of these, and from memory. rate: bytes of parameters times rows that
-    are multiplied, in tiles of many rows. flops: elementwise operations. step: the time of a step besides its
-    work. barrier: the time until two threads have waited for each other. handover: the time to hand work to a
-    thread that is awake, and to wait for it. block: the time of a block of a wavefront besides its steps.
+    caches: bytes of the caches of the first, second and third level. All cores share the third.
+    reads: bytes of parameters that are read from each of these, and from memory.
+    rate: bytes of parameters times rows that are multiplied, in tiles of many rows.
+    flops: elementwise operations.
+    step: the time of a step besides its work.
+    barrier: the time until two threads have waited for each other.
+    handover: the time to hand work to a thread that is awake, and to wait for it.
+    block: the time of a block of a wavefront besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -71,9 +74,10 @@ class Machine:
 class Products:
     """Work of products of rows with parameters, in tiles.
 
-    weights: bytes of the parameters. blocks: the number of unit blocks. grain: the number of unit blocks that
-    threads share as one. costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of
-    a large tile.
+    weights: bytes of the parameters.
+    blocks: the number of unit blocks.
+    grain: the number of unit blocks that threads share as one.
+    costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of a large tile.
     """
 
     weights: int
@@ -100,9 +104,10 @@ class Products:
 class Stage:
     """Work of a stage on each row.
 
-    products: its products. flops: its elementwise operations. waits: the number of barriers between threads
-    that share it. blocks: the unit blocks of elementwise work that threads share by unit besides, loop by
-    loop.
+    products: its products.
+    flops: its elementwise operations.
+    waits: the number of barriers between threads that share it.
+    blocks: the unit blocks of elementwise work that threads share by unit besides, loop by loop.
     """
 
     products: tuple[Products, ...]
@@ -127,9 +132,9 @@ class Stage:
 class WordWork:
     """Work of a step on each word of a row, that is, on each step of an inner sequence, along one axis.
 
-    stage: the work of which one thread computes all words of a row. read: the bytes of the values that are
-    read for a word. steps: the work of inner recurrences, whose steps all rows take together and threads
-    share.
+    stage: the work of which one thread computes all words of a row.
+    read: the bytes of the values that are read for a word.
+    steps: the work of inner recurrences, whose steps all rows take together and threads share.
     """
 
     stage: Stage
@@ -174,8 +179,9 @@ WORDS = 32
 class Load:
     """Work of a recurrence, for estimates of time.
 
-    loop: the work at each step of its loop. others: the work for each step besides. words: the work on inner
-    sequences, by axis.
+    loop: the work at each step of its loop.
+    others: the work for each step besides.
+    words: the work on inner sequences, by axis.
     """
 
     loop: Stage

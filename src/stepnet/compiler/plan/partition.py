@@ -39,8 +39,9 @@ class Way:
     """One way to share a call between threads, and its estimated seconds.
 
     how: "alone" (one thread), "rows" (threads have sequences of their own) or "units" (threads share each
-    step). blocks: for "units", the unit blocks of the thread that has most of them, in each product. waits:
-    for "units", the number of barriers per step.
+        step).
+    blocks: for "units", the unit blocks of the thread that has most of them, in each product.
+    waits: for "units", the number of barriers per step.
     """
 
     how: How
@@ -139,8 +140,10 @@ class AtOnce:
     other.
 
     order: their positions in the order in which threads take them, the longest first; None if they run one
-    after the other. ways: how each recurrence is shared in the way that was chosen. seconds: the estimated
-    time if they run at the same time. in_turn: the estimated time if they run one after the other.
+        after the other.
+    ways: how each recurrence is shared in the way that was chosen.
+    seconds: the estimated time if they run at the same time.
+    in_turn: the estimated time if they run one after the other.
     """
 
     order: tuple[int, ...] | None
@@ -181,7 +184,9 @@ class Wavefront:
     same time.
 
     groups: for each group, the number of its layers, and the number of steps by which they follow one
-    another; 0 for a single layer. ways: how each layer is shared. seconds: the estimated time of all groups.
+        another; 0 for a single layer.
+    ways: how each layer is shared.
+    seconds: the estimated time of all groups.
     in_turn: the estimated time layer after layer.
     """
 

@@ -98,8 +98,8 @@ OptionalArrays = Sequence[Array | None]
 class FrozenCall:
     """Prepared call, to be run on other arrays of the same shapes by one thread at a time.
 
-    run: takes sequences, initial memories and statics, and returns the results. bytes: the memory that the
-    prepared call holds.
+    run: takes sequences, initial memories and statics, and returns the results.
+    bytes: the memory that the prepared call holds.
     """
 
     run: Callable[[Arrays, OptionalArrays, Arrays], Results]
@@ -240,8 +240,8 @@ class Kernel(Protocol):
 class Cell:
     """Low-precision implementation that an engine has for a recurrence.
 
-    reads: the positions of the sequences that need a quantization scale; empty if none does. text: its
-    description, for the user.
+    reads: the positions of the sequences that need a quantization scale; empty if none does.
+    text: its description, for the user.
     """
 
     reads: tuple[int, ...]

@@ -68,8 +68,8 @@ def check_keep(keep: Any) -> float:
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
     """Computes the scale and the shift for inputs such as the samples, and for a memory within -1 to 1.
 
-    samples: arrays of any shape, finite. keep: the fraction of the numbers within the range; the others
-    saturate, which makes the step finer.
+    samples: arrays of any shape, finite.
+    keep: the fraction of the numbers within the range; the others saturate, which makes the step finer.
 
     Raises `InputError` for samples that are empty, or hold NaN or infinity.
 

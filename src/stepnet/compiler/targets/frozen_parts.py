@@ -48,9 +48,9 @@ class FrozenParts:
 
     constants: the values that do not depend on the call's arrays, by number. They may be replaced between
         calls.
-    lent: the positions of the results that must be copied before they are returned; see `own_results`. steps:
-    for each part or chain, a function that adds its results to the values so far. bytes: the memory that the
-    parts hold.
+    lent: the positions of the results that must be copied before they are returned; see `own_results`.
+    steps: for each part or chain, a function that adds its results to the values so far.
+    bytes: the memory that the parts hold.
     """
 
     net: Net

@@ -48,8 +48,8 @@ MISSING = object()
 class Source:
     """Way to get the parts of a value again, to see whether they changed.
 
-    names: the names of the parts; None for a part that is not inspected. now: returns the parts as they are
-    now.
+    names: the names of the parts; None for a part that is not inspected.
+    now: returns the parts as they are now.
     """
 
     names: tuple[str | None, ...]
@@ -81,7 +81,8 @@ class Reads:
     are equal, and their other objects identical.
 
     values: plain values, arrays and other objects, by the names that the step's author has for them. A value
-    with several names occurs once. seen: the sources of the values, and the parts that each gave.
+        with several names occurs once.
+    seen: the sources of the values, and the parts that each gave.
     """
 
     values: dict[str, Any]
@@ -153,8 +154,9 @@ def no_rule(_: Any) -> None:
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[Source] = ()) -> Reads:
     """Finds all values that a step reads besides its arguments.
 
-    rule: returns the sources of a framework's objects, and None for other values. name: the step's name, for
-    its attributes. everywhere: sources of values that every step reads.
+    rule: returns the sources of a framework's objects, and None for other values.
+    name: the step's name, for its attributes.
+    everywhere: sources of values that every step reads.
     """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
     remaining = [(name, step)]
@@ -260,7 +262,8 @@ def of_mapping(
 ) -> Source:
     """Makes the source of a mapping's items.
 
-    name: returns the name of a key's item. now: returns the mapping, if each thread has another one.
+    name: returns the name of a key's item.
+    now: returns the mapping, if each thread has another one.
     """
     names = [name(key) for key in known]
 

@@ -33,8 +33,8 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
     """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
     equal.
 
-    theirs: the function without the decorators that look for kernels. owner: the class whose method it is, or
-    None for a plain function.
+    theirs: the function without the decorators that look for kernels.
+    owner: the class whose method it is, or None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:

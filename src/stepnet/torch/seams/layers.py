@@ -226,8 +226,9 @@ def block(mixer: str, file: str, norm: str) -> Layer:
     """Makes the entry of `LAYERS` for a transformers block: a norm, a mixer layer, and the sum with the
     input.
 
-    mixer: the class of the mixer. file: the module of transformers that has both. norm: the class of the
-    norm.
+    mixer: the class of the mixer.
+    file: the module of transformers that has both.
+    norm: the class of the norm.
     """
     inner = MIXERS[mixer]
 

@@ -64,8 +64,9 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 class Distributed:
     """State of the pass `distribute`.
 
-    place: for each node, its copy. terms: for each node that is linear in a matrix, the terms it is the sum
-    of. late: whether each new node needs a memory.
+    place: for each node, its copy.
+    terms: for each node that is linear in a matrix, the terms it is the sum of.
+    late: whether each new node needs a memory.
     """
 
     net: Net

@@ -52,7 +52,8 @@ def recurrence_of(
 ) -> Recurrence:
     """Makes oneDNN's recurrence for a cell.
 
-    names: the names of its arrays. projected: the size of h after a projection.
+    names: the names of its arrays.
+    projected: the size of h after a projection.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell

@@ -81,7 +81,9 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 class Gradients:
     """Gradients of a recurrence.
 
-    x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
+    x: [total, inputs].
+    h, c: of the memories before the first step, [rows, ...].
+    weights: by oneDNN's names.
     """
 
     x: Array
@@ -94,7 +96,8 @@ class Gradients:
 class Training:
     """Recurrence with its weights, over the sequences of a call, run for gradients.
 
-    x: [total, inputs]. initial: h and c before the first step; None for zeros.
+    x: [total, inputs].
+    initial: h and c before the first step; None for zeros.
     """
 
     library: Library

@@ -28,14 +28,18 @@ OVERHEAD = 64 * 2**10
 class Layout:
     """Interface of a plan's machine code: all that a caller needs to lay out arguments and memory.
 
-    needs: the arrays that the work after the loop reads. memories: for each memory, the source of its initial
-    value, the word of its final values (below 0 for
+    needs: the arrays that the work after the loop reads.
+    memories: for each memory, the source of its initial value, the word of its final values (below 0 for
         none), and its field.
-    constants: the layout of constants and packed parameters. strides: for each record, the bytes from row to
-    row. words: the argument words that point to arrays, by kind. wanted: the words whose arrays must not be
-    omitted. sequence_words: the words whose arrays `sequences` reads. counts: whether the step reads the
-    index of the step. load: the work and the memory traffic of the steps. axes: the axes of the inner
-    sequences that steps read. inner: the arrays of values along these axes.
+    constants: the layout of constants and packed parameters.
+    strides: for each record, the bytes from row to row.
+    words: the argument words that point to arrays, by kind.
+    wanted: the words whose arrays must not be omitted.
+    sequence_words: the words whose arrays `sequences` reads.
+    counts: whether the step reads the index of the step.
+    load: the work and the memory traffic of the steps.
+    axes: the axes of the inner sequences that steps read.
+    inner: the arrays of values along these axes.
     """
 
     needs: Needs

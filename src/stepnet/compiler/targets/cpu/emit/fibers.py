@@ -246,8 +246,8 @@ class TurnCode:
     ) -> list[ir.Value]:
         """Writes the elementwise work and the stores of one depth; returns the accumulators after it.
 
-        partial: the accumulators before it. stored: the registers that the previous step stored at this
-        depth, by field. The stores of this depth
+        partial: the accumulators before it.
+        stored: the registers that the previous step stored at this depth, by field. The stores of this depth
             are added.
         """
         code, values = self.own.code, Values()

@@ -28,9 +28,11 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 class WordsAt:
     """Current word of each row, in an array of the call.
 
-    pointer: the array. bytes: the size of a word. first: the table of the index of each row's first word.
-    ahead: the number of words by which each row has advanced; negative in reverse. nowhere: a buffer for rows
-    beyond the last, which is never read.
+    pointer: the array.
+    bytes: the size of a word.
+    first: the table of the index of each row's first word.
+    ahead: the number of words by which each row has advanced; negative in reverse.
+    nowhere: a buffer for rows beyond the last, which is never read.
     """
 
     pointer: ir.Value
@@ -50,8 +52,9 @@ class WordsAt:
 class KeptAt:
     """Current word of each row, in the records of its lane.
 
-    axis: the axis of the inner sequences. done: the number of words that each row has done. reverse: whether
-    rows run from their last word to the first.
+    axis: the axis of the inner sequences.
+    done: the number of words that each row has done.
+    reverse: whether rows run from their last word to the first.
     """
 
     call: CallCode

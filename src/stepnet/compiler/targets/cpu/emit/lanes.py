@@ -74,8 +74,8 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
     """Computes the pointer to the record of the first word along an axis.
 
-    kind: "words" for the scratch records of a thread, "kept" for the records of a lane. owner: the number of
-    the thread or lane.
+    kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
+    owner: the number of the thread or lane.
     """
     code, strides = call.code, call.program.strides
     records = [record for record in strides if record.startswith(f"{kind} ")]

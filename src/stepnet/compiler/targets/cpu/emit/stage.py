@@ -26,9 +26,10 @@ from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, re
 class RowsOutside:
     """Rows of an array of the call, read and written in place through a table.
 
-    pointer: the array. bytes: the size of a row. places: the table of the array's row for each row of the
-    stage; negative for none. nowhere: a buffer for rows without a place and rows beyond the last; its
-    contents are never used.
+    pointer: the array.
+    bytes: the size of a row.
+    places: the table of the array's row for each row of the stage; negative for none.
+    nowhere: a buffer for rows without a place and rows beyond the last; its contents are never used.
     """
 
     pointer: ir.Value
@@ -86,8 +87,10 @@ class Outside(Protocol):
 class Rows:
     """Addresses of the rows of a stage.
 
-    pointers: for each record, the pointer to its first row. strides: for each record, the bytes from row to
-    row. count: the number of rows. outside: the rows of arrays that are read and written in place, by record.
+    pointers: for each record, the pointer to its first row.
+    strides: for each record, the bytes from row to row.
+    count: the number of rows.
+    outside: the rows of arrays that are read and written in place, by record.
     """
 
     pointers: dict[str, ir.Value]
@@ -112,10 +115,12 @@ class Rows:
 class StageCode:
     """Context in which the loops of a stage are written.
 
-    rows: the rows of the stage. constants: the pointer to packed parameters, constants and tables. status:
-    the pointer to the word that is set if an integer is out of bounds. thread, threads: the number of this
-    thread, and of all threads. width: the elements of a vector. reaches_beyond: whether pointwise work may
-    reach beyond the last row, as tiles of products do. Such a
+    rows: the rows of the stage.
+    constants: the pointer to packed parameters, constants and tables.
+    status: the pointer to the word that is set if an integer is out of bounds.
+    thread, threads: the number of this thread, and of all threads.
+    width: the elements of a vector.
+    reaches_beyond: whether pointwise work may reach beyond the last row, as tiles of products do. Such a
         stage is run by one thread.
     shares_units: whether threads divide elementwise work by units instead of rows.
     """

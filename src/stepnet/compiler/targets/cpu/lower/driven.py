@@ -12,22 +12,27 @@ class Program:
     """Loops of each stage of a call, and the arrays of its inputs and results: the input of the code
     generator.
 
-    body, outer: the net of a step, and the net that contains the recurrence. before, loop, after: the loops
-    of these stages, phase by phase. strides: the bytes of a row of each record. width: the elements of a
-    vector. unroll: the steps per iteration of the loop. inputs: the arrays that are gathered into fields of
-    the block. expanded: values per sequence that are read at every step outside the loop. statics: for each
-    static its source, its field, and the copy into fiber order if it is stored fiber by
+    body, outer: the net of a step, and the net that contains the recurrence.
+    before, loop, after: the loops of these stages, phase by phase.
+    strides: the bytes of a row of each record.
+    width: the elements of a vector.
+    unroll: the steps per iteration of the loop.
+    inputs: the arrays that are gathered into fields of the block.
+    expanded: values per sequence that are read at every step outside the loop.
+    statics: for each static its source, its field, and the copy into fiber order if it is stored fiber by
         fiber.
     memories: for each memory the source of its initial value, the word of the array of its final values (-1
         for none), and its field.
-    relaid: for each memory stored fiber by fiber, the copies into and out of that order; else None. outputs:
-    the fields that are scattered to output arrays, of every step or the last of each sequence, as
+    relaid: for each memory stored fiber by fiber, the copies into and out of that order; else None.
+    outputs: the fields that are scattered to output arrays, of every step or the last of each sequence, as
         the call requires.
-    kept: the fields that are scattered at every step. outside: the arrays that are read or written in place.
-    index: the field of the step index; None if it is not read. units_are_alone: whether each unit depends
-    only on itself from step to step, so that threads that divide
+    kept: the fields that are scattered at every step.
+    outside: the arrays that are read or written in place.
+    index: the field of the step index; None if it is not read.
+    units_are_alone: whether each unit depends only on itself from step to step, so that threads that divide
         the units need no barrier.
-    axes: the axes of inner sequences. words: the arrays with the values of inner sequences.
+    axes: the axes of inner sequences.
+    words: the arrays with the values of inner sequences.
     """
 
     body: Net

@@ -58,7 +58,8 @@ def runs_in_groups(places: Array, group: int) -> bool:
 class Storage:
     """Memory order of a value that is cut into fibers.
 
-    places: the index of its element at each depth and unit, [depth, units]. group: the units of a group.
+    places: the index of its element at each depth and unit, [depth, units].
+    group: the units of a group.
     """
 
     places: Array
@@ -98,9 +99,11 @@ def in_groups(numbers: Array, group: int) -> Array:
 class FiberWork:
     """Nodes of a phase with the same number of units, which go through the levels together.
 
-    units: the number of units. members: the nodes. stored: the nodes that are read outside. level: for each
-    node its level: even for pointwise work on units, odd for work on fibers. again: for each level, the nodes
-    that are recomputed there.
+    units: the number of units.
+    members: the nodes.
+    stored: the nodes that are read outside.
+    level: for each node its level: even for pointwise work on units, odd for work on fibers.
+    again: for each level, the nodes that are recomputed there.
     """
 
     fibers: Fibers

@@ -35,8 +35,8 @@ FOLDED = ("sum", "max", "min")
 class Segments:
     """Segments of a stage: runs of phases that are executed lane by lane.
 
-    inside: whether the stage is a step, which may have inner sequences. phases: the numbers of the nodes of
-    each phase.
+    inside: whether the stage is a step, which may have inner sequences.
+    phases: the numbers of the nodes of each phase.
     """
 
     net: Net

@@ -26,8 +26,10 @@ from stepnet.errors import InputError
 class Target:
     """Instruction set of a processor that code is generated for.
 
-    name: avx512, avx2 or generic. cpu, features: the processor and its features by LLVM's names; cpu is ""
-    outside the x86-64 family. vector_bytes: the bytes of a vector. registers: the number of vector registers.
+    name: avx512, avx2 or generic.
+    cpu, features: the processor and its features by LLVM's names; cpu is "" outside the x86-64 family.
+    vector_bytes: the bytes of a vector.
+    registers: the number of vector registers.
     """
 
     name: str

@@ -33,12 +33,14 @@ F32 = ir.FloatType()
 class Arithmetic:
     """Row of the table of arithmetics of the microkernel.
 
-    terms: the number of values of k in a packed word. word, sums: the element types of packed vectors and of
-    accumulators. stored: the type of an element of the left side in memory. order: for each position of a
-    word of the left side, which of its elements is stored there. number: the type that is broadcast to a
-    vector, `parts` times per word. unpacked: splits a vector of words into a vector for each part.
-    multiply_add: adds the product of a broadcast part and such a vector to an accumulator. shift: added to
-    the integers of the left side to make them unsigned.
+    terms: the number of values of k in a packed word.
+    word, sums: the element types of packed vectors and of accumulators.
+    stored: the type of an element of the left side in memory.
+    order: for each position of a word of the left side, which of its elements is stored there.
+    number: the type that is broadcast to a vector, `parts` times per word.
+    unpacked: splits a vector of words into a vector for each part.
+    multiply_add: adds the product of a broadcast part and such a vector to an accumulator.
+    shift: added to the integers of the left side to make them unsigned.
     """
 
     terms: int

@@ -217,8 +217,9 @@ Entry = Places | Packed | Scaled
 class Constants:
     """Layout of a kernel's constants, as entries are added.
 
-    entries: each entry with its offset in bytes. known: the offset of each entry by its key, so that equal
-    entries are shared. size: the bytes of all entries so far.
+    entries: each entry with its offset in bytes.
+    known: the offset of each entry by its key, so that equal entries are shared.
+    size: the bytes of all entries so far.
     """
 
     entries: list[tuple[int, Entry | Array]] = field(default_factory=list[tuple[int, Entry | Array]])

@@ -28,9 +28,9 @@ Decided = TypeVar("Decided", AtOnce, Wavefront)
 class Arrangement:
     """Decision how the calls of all kernels run on threads.
 
-    waves: the kernels that run at the same time, by position. ways: for each kernel, how threads divide its
-    call. blocks: for each kernel of a wavefront, the steps of a block, before which it waits for the kernel
-    below
+    waves: the kernels that run at the same time, by position.
+    ways: for each kernel, how threads divide its call.
+    blocks: for each kernel of a wavefront, the steps of a block, before which it waits for the kernel below
         it; 0 for other kernels.
     """
 
