@@ -1,16 +1,11 @@
-"""An explanation as a value: titled sections of lines, tables and further sections.
-
-    Section("engine: onednn", (Table((("llvm", "refuses: no machine code for sort"), ("onednn", "chosen"))),))
-
-Each source makes such values from its facts; it says what there is. `text.py` prints them.
-"""
+"""Content of an explanation, apart from its format: titled sections of lines, tables and further sections."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Line:
-    """One operation: the names of its values, its expression, and their types."""
+    """Line for one operation: the names of its values, its expression, and the types of its values."""
 
     gives: tuple[str, ...]
     text: str
@@ -19,7 +14,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells.
+    """Table of cells of text.
 
     columns: the format of each column but the last one, as `format` has it: "<11" or ">8". "<" and ">" alone
     are as wide as the widest cell. Without columns, all are "<".
@@ -37,7 +32,9 @@ FACTS = ("<11",)
 
 @dataclass(frozen=True)
 class Section:
-    """A title, and what it is the title of. Without a title the items stand one below the other."""
+    """Section of an explanation: a title and the items below it. Without a title the items are listed as they
+    are.
+    """
 
     title: str
     items: tuple["str | Line | Table | Section", ...] = ()
@@ -48,6 +45,6 @@ Item = str | Line | Table | Section
 
 
 def headed(title: str, sections: list[Section]) -> list[Section]:
-    """Sections with a title above the first one, as a layer's name above its plan."""
+    """Puts a title above the first of some sections, as a layer's name above its plan."""
     first, *others = sections
     return [Section("", (title, first)), *others]

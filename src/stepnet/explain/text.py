@@ -12,7 +12,7 @@ WRAPPED = 86
 
 
 def text(sections: Iterable[Section]) -> str:
-    """The text of an explanation.
+    """Formats the sections of an explanation as text.
 
     >>> print(text([Section("engines", (Table((("llvm", "chosen"), ("onednn", "runs it if asked for"))),))]))
     engines
@@ -23,7 +23,7 @@ def text(sections: Iterable[Section]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """The lines of an item."""
+    """Yields the lines of an item of an explanation, indented."""
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
@@ -38,14 +38,14 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: Line, indent: str) -> Iterator[str]:
-    """An operation, with the types of its values at the end of its last line."""
+    """Yields the lines of an operation, with the types of its values at the end of the last one."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
 
 
 def table_lines(table: Table, indent: str) -> Iterator[str]:
-    """The rows of a table."""
+    """Yields the lines of a table, indented."""
     if not table.rows:
         return
     columns = table.columns or ("<",) * (len(table.rows[0]) - 1)
@@ -56,12 +56,12 @@ def table_lines(table: Table, indent: str) -> Iterator[str]:
 
 
 def padded(cell: str, column: str, widest: int) -> str:
-    """A cell in the width of its column, and the space to the next one."""
+    """Pads a cell to the width of its column, with the space to the next one."""
     return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """A text after its head, on as many lines as it needs."""
+    """Wraps a text after a head to as many lines as it needs, indented below the head."""
     return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 
@@ -69,7 +69,7 @@ def wrapped(head: str, text: str) -> list[str]:
 
 
 def amount(count: int, unit: str) -> str:
-    """A number of flops or bytes with three digits.
+    """Formats a number of flops or bytes with three digits.
 
     >>> amount(640, "flop"), amount(24_576, "B")
     ('640 flop', '24.6 kB')

@@ -117,9 +117,7 @@ def axes_of(letters: str, features: Sequence[int]) -> Axes:
 
 
 def letters_of(axes: Axes) -> str:
-    """Returns the letter of each axis as one string, as `axes_of` takes; `JOINED` for an axis of several
-    parts.
-    """
+    """Returns the letter of each axis, as `axes_of` takes; `JOINED` for an axis of several parts."""
     letters = {axis: letter for letter, axis in LETTERS.items()}
     return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
 

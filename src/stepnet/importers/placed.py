@@ -112,9 +112,7 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns another value with these axes, by default the axes of this one, and no fact about
-        padding.
-        """
+        """Returns another value with these axes (by default its own) and no fact about padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
@@ -138,9 +136,7 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` for an output, called `what`, in which an axis joins sequences or steps with
-    features.
-    """
+    """Raises `ModelError` if an axis of the output `what` joins sequences or steps with features."""
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 
@@ -152,9 +148,7 @@ def constant(array: Any) -> Placed:
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """Collects the pairs (symbol, number) of sequences and steps that the model's file states, from
-    values.
-    """
+    """Collects the (symbol, number) pairs that the model's file states, from values."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 

@@ -55,9 +55,7 @@ def broadcast(value: Any, features: Sequence[int]) -> Any:
 
 
 def part_of(value: Any, place: int, part: Any) -> Any:
-    """Takes a part (an index or slice) of a value along one feature, counted by `place` among the
-    features.
-    """
+    """Takes a part (an index or slice) of a value along the feature number `place`."""
     return value[(*(slice(None),) * (first_feature(value) + place), part)]
 
 
