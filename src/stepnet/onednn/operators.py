@@ -74,8 +74,8 @@ def gru_layer(
 ) -> Layer:
     """Makes a layer that computes `fusion_gru` with copies of the weights.
 
-    The arguments are those of `fusion_gru`. Use it for weights that do not change: its calls do not compare
-    weights.
+    The arguments are those of `fusion_gru`. Unlike `fusion_gru`, calls of the layer do not check whether the
+    weights have changed.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_gru`.
@@ -134,11 +134,7 @@ ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """Makes the layer for an operator's arguments.
-
-    kind: "gru" or "lstm". arrays: the weights by name. semantics: values of `Semantics`, by field. options:
-    passed on to `layer`.
-    """
+    """Makes the layer for an operator's arguments; `kind` is "gru" or "lstm"."""
     layout, renamed = ARRANGED[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 

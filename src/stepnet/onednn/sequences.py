@@ -153,9 +153,7 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Converts values of each step between the caller's order and the primitive's, in either
-        direction.
-        """
+        """Converts values of each step between the caller's and the primitive's order, either way."""
         return values if self.order is None else values[self.order]
 
     @property
