@@ -41,7 +41,7 @@ class Section:
 
 
 Item = str | Line | Table | Section
-"""A line of text (an empty one is a gap), or what `Line`, `Table` and `Section` say."""
+"""Item of a section: a line of text (an empty one is a gap), an operation, a table or a further section."""
 
 
 def headed(title: str, sections: list[Section]) -> list[Section]:

@@ -17,7 +17,7 @@ from stepnet.model.model import Model
 from stepnet.model.program import Asked
 
 Sizes = tuple[int | None, int | None]
-"""The rows and the steps of a call, as far as the caller said them."""
+"""The number of rows and of steps of a call; None for a number that the caller did not give."""
 
 
 def explain_model(model: Model, order: Order, sizes: Sizes) -> str:

@@ -6,9 +6,9 @@ from textwrap import wrap
 from stepnet.explain.document import Item, Line, Section, Table
 
 WIDTH = 100
-"""Where the types of operations end."""
+"""The column at which the types of operations end."""
 WRAPPED = 86
-"""The longest line of what is wrapped."""
+"""The longest line of wrapped text."""
 
 
 def text(sections: Iterable[Section]) -> str:

@@ -62,7 +62,8 @@ def named(plan: Plan) -> tuple[Names, Names]:
         count = outer.number((n for phase in phases for n in phase), count)
     memories = plan.recurrence.recur.memories
     for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
-        # A memory is called as it begins where that is an input of the call, and else as in the step.
+        # A memory has the name of its initial value if that is an input of the call, else its name in the
+        # step.
         begins = plan.net.nodes[outside].operation == "input"
         if begins or inside not in memories:
             inner.known[inside] = outer.of(outside)

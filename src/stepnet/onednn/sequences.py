@@ -64,7 +64,7 @@ class Sequences:
 
     @property
     def call(self) -> Call:
-        """Call of an engine over these sequences, without arrays."""
+        """Call for the engine llvm with these sequences' positions; its arrays are filled in later."""
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:

@@ -157,7 +157,7 @@ def left_whole(module: Any) -> str | None:
     """
     kind = cast("Any", type(module))
     known = {theirs.__name__ for theirs in OURS}
-    if getattr(module, "original_name", kind.__name__) in known:  # that of what torch.jit.script made
+    if getattr(module, "original_name", kind.__name__) in known:  # the class of what torch.jit.script makes
         return f"a {kind.__module__}.{kind.__qualname__} is another class than that of torch.nn"
     return seams.without_seams(kind)
 

@@ -94,7 +94,7 @@ class Counted(shapes.ShapeEnv):
         if len(self.guards) > known:
             raise self.dependent(self.guards[-1].expr)
         # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
-        # so for itself: what broadcasts, does for any number.
+        # so itself: shapes that broadcast for 2 broadcast for any number.
         if arguments[0].free_symbols and asked_by_user():
             raise self.dependent(arguments[0])
         return value
@@ -250,7 +250,7 @@ def smaller() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training,
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
-    # The smaller operations of these would compute constant indices, use dtypes that a step lacks, or join
+    # These are not decomposed: their parts would compute constant indices, use dtypes that a step lacks, join
     # rows and positions in an axis, or hide that a gradient ends.
     undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default, aten.detach.default)
     return {operation: rule for operation, rule in table.items() if operation not in undivided}

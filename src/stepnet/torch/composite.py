@@ -73,7 +73,7 @@ class Layers:
             for _, member in members:
                 method = method_of(member)
                 if method is not None:
-                    # Ahead of the hooks, by which the step of a Recurrence would be another one.
+                    # Before the hooks: with them the step of a Recurrence would count as changed.
                     program = member.enter().program if isinstance(member, Recurrence) else None
                     changed.append((member, method))
                     member.__dict__[method] = getattr(Standing(self, member, program), method)
@@ -241,6 +241,7 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         **__: Any,
     ) -> Any:
+        """Pools over all steps; raises `StepError` for another kernel, padding or indices."""
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
         if not whole or padding not in (0, (0,)) or return_indices:
@@ -317,7 +318,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
         for name in ("sort", "argsort")
     },
 }
-"""The functions of PyTorch that are traced as others in a module."""
+"""PyTorch's functions that a module's trace replaces, each with its replacement."""
 
 
 # ---- the operators -----------------------------------------------------------------------------------------

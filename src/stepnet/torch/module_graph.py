@@ -28,7 +28,7 @@ from stepnet.torch.trace import parameter as copied
 
 torch: Any = pytorch("torch")
 LETTERS = {"N": SEQUENCES, "T": STEPS}
-"""The letters of axes that are no features."""
+"""Letters, in the text of an input's axes, of axes that are not features."""
 
 LENGTHS = "lengths"
 MODE = frozenset({"training"})

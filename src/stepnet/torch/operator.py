@@ -30,10 +30,10 @@ from stepnet.torch.sequences import MOST_KEPT, Place
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
 MODULES = WeakValueDictionary[str, Any]()
-"""The modules that a graph may name, each with `runnable_in(training)`."""
+"""Modules that a graph of torch.compile may name, by key; each has the method `runnable_in(training)`."""
 
 KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
-"""The types of the results that graphs were told of, by keys and wanted inputs."""
+"""Types of a recurrence's results as PyTorch's compiler was given them, by (key, inputs with gradients)."""
 
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
@@ -103,8 +103,9 @@ def in_graph(
     parameters: list[Any],
     outputs: int,
 ) -> list[Any]:
-    """Adds PyTorch's operator for a recurrence to the graph that is made, and returns the recurrence's
-    results.
+    """Adds PyTorch's operator for a recurrence to the graph that torch.compile or torch.export makes.
+
+    Returns the recurrence's results, as tensors of that graph.
 
     key: names the module, for `runnable_of`.
     outputs: the number of results that have one entry per step; they come first.
@@ -126,7 +127,7 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
     An exported graph may be asked for the gradients of all floating-point inputs, so it gives all of them.
     """
     floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
-    if torch.jit.is_tracing():  # which traces again without gradients, and compares both graphs
+    if torch.jit.is_tracing():  # torch.export traces again without gradients, and compares both graphs
         return floats
     if not torch.is_grad_enabled():
         return []

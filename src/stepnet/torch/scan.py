@@ -31,7 +31,7 @@ torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
 HALVES = torch.float16, torch.bfloat16
 KEPT = "_kept"
-"""Where a module keeps what runs it."""
+"""Attribute in which a `Scan` keeps its compiled programs."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,19 @@ from stepnet.compiler.plan.passes.distribute import distribute, linear_values
 from stepnet.compiler.plan.schedule import is_nested
 
 SIZES = (2, 4, 8)
-"""Of how many steps blocks may be."""
+"""The numbers of steps that a block may have."""
 OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
-"""What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
-kept and read again, and for each number of a matrix a sum over it, or a term of it, that registers do not
-hold. As measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks")."""
+"""Costs of training, measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks").
+OPERATION: an operation on one number of a matrix. SMALL: an operation on one number of a vector. BYTE: a byte
+of a memory that is saved and read again. STREAM: for each number of a matrix, a sum over the matrix, or a
+term of it, which does not fit in registers.
+"""
 WORTH = 0.9
-"""Blocks cost less than this part of single steps, or there are none: a matrix of 16 x 16 takes 1.25 times as
-long in blocks of two, where the cost is 0.97 of that of single steps."""
+"""Blocks are used if they cost less than this fraction of single steps. The estimate is imprecise: blocks of
+two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
+"""
 STREAMS = 10
-"""How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
+"""The number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice as many."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class Transposed:
         for number, outer in saved.items():
             place[number] = self.input(self.sequences, number, outer)
         for number in self.recur.memories:
-            if number not in place:  # never read: a sum is known without what it was
+            if number not in place:  # never read: the gradient of a sum does not depend on the sum
                 place[number] = self.builder.input(self.body.type_of(number), self.body.nodes[number].name)
         self.place = place
         return Forward(dict(place)).copy(self.builder, self.body)

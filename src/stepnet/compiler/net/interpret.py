@@ -23,7 +23,7 @@ from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
-# Runs a body: takes the values of its inputs, their segments and the index, which is on the host.
+# Runs a body on the values of its inputs, their segments, and the step index, which is on the host.
 RunBody = Callable[[Sequence[Buffer], "Segments", Array], list[Buffer]]
 
 

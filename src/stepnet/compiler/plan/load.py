@@ -17,10 +17,12 @@ from math import ceil
 from typing import NamedTuple
 
 ROOM, LOST, KEPT = 0.5, 0.75, 0.5
-"""The part of a cache that parameters may fill without loss; by how much more of it all are lost but those
-that the next step reads first; and how much of it these take."""
+"""ROOM: the fraction of a cache that parameters may fill without loss. LOST: the further fraction by which
+parameters must exceed this until almost all are evicted between steps. KEPT: the fraction of the cache with
+parameters that are never evicted, as the next step reads them first.
+"""
 OVERLAP = 4
-"""The exponent of the norm by which times of computing and reading that overlap are one."""
+"""The exponent of the norm that combines the times of computing and of reading, which overlap."""
 
 
 def overlapped(computing: float, reading: float) -> float:
@@ -62,8 +64,8 @@ class Machine:
         """Estimates the seconds that each step takes to read `size` bytes of parameters."""
         seconds, left = 0.0, 1.0
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
-            # A cache that is too small by a little has lost much of the parameters by the next step: other
-            # values need a part of it. Steps go through large ones there and back, and so find some.
+            # If a cache is slightly too small, most parameters are evicted before the next step, as other
+            # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
             held = min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
             held = left * (max(held, min(1.0, KEPT * room / size)) if level and size else held)
             seconds, left = seconds + held * size / rate, left - held
@@ -170,9 +172,9 @@ class Size(NamedTuple):
 
 
 LANES = 64
-"""How many sequences a thread runs at the same time, at most."""
+"""The largest number of sequences that a thread runs at the same time."""
 WORDS = 32
-"""So many words are taken for those of a row where a call's are not known, as by `explain`."""
+"""The assumed number of words per row where a call's words are not known, as in `explain`."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ from typing import Literal
 from stepnet.compiler.plan.load import Load, Machine, Size
 
 WORTH = 0.95
-"""The part of one thread's time that several must stay below: other processes may need theirs."""
+"""Several threads are used if they take less than this fraction of one thread's time: other processes may
+need the processors.
+"""
 
 How = Literal["alone", "rows", "units"]
 
@@ -215,7 +217,7 @@ BLOCKS = 4, 8, 16, 32, 64
 def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
     """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load in loads]
-    # The best way to run the layers from each one on.
+    # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
     for first in reversed(range(len(loads))):
         ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]

@@ -22,7 +22,6 @@ Values = dict[int, Any]
 """The values of a net's nodes so far; None for an initial memory of zeros."""
 ENDS = ("first", "last")
 """Reductions that select one step, so that gaps between sequences do not matter."""
-"""The kinds of parts that run over sequences in place, with or without gaps."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,12 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes an expand or reduce between two extents; returns the result by number."""
+    """Computes a part that takes a value from one extent to another: an expand (repeat) or a reduce.
+
+    values: the values so far, by number. frame: the positions of the values of each extent.
+
+    Returns the result by its number.
+    """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":

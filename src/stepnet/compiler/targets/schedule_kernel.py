@@ -205,7 +205,9 @@ class BoundParts:
         return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters; returns False if a part cannot."""
+        """Replaces the parameters in place, for later calls; returns False if the kernel of a part cannot do
+        this.
+        """
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
         constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
         self.constants.update((number, put(value)) for number, value in constants.items())

@@ -281,6 +281,9 @@ def along(name: str, x: Any, axis: Any) -> Any:
 
 
 def _operation(name: str, x: Any) -> Any:
+    """Applies an operation of a net to a traced value or an array; numbers that are not floats become
+    float64.
+    """
     x = numbers(name, x)
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))

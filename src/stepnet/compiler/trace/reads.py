@@ -32,15 +32,17 @@ from stepnet.compiler.values.once import computed_once
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 BYTES = (bytearray, memoryview, array)
-"""Classes of Python that are compared by their contents."""
+"""Classes of Python's library that are compared by their contents."""
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
-"""Names in code that reads the variables of the environment."""
+"""Names in code that reads environment variables."""
 CLOSED = sys.stdlib_module_names | {"numpy", "torch", "keras", "tensorflow", "jax", "stepnet"}
-"""Packages of which no function is opened, and no object but those of `NAMESPACES` and of rules."""
+"""Packages whose functions are not inspected, and whose objects only if rules or `NAMESPACES` name their
+class.
+"""
 NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
-"""Classes of Python whose objects are opened."""
+"""Classes of Python's library whose objects are inspected."""
 GENERATED = frozenset({"__dict__", "__weakref__", "__annotations__", "__doc__", "__module__", "__slots__"})
-"""Names in a class that Python sets, and that no step reads."""
+"""Attributes of a class that Python sets, and that steps do not read."""
 MISSING = object()
 
 
@@ -57,7 +59,7 @@ class Source:
 
 
 Rule = Callable[[Any], Sequence[Source] | None]
-"""Where the parts of a framework's own objects come from; None for other objects."""
+"""Returns the sources of the parts of a framework's own objects; None for other objects."""
 
 
 class Same:
@@ -204,7 +206,7 @@ def frozen(value: Any) -> Any:
     identity.
     """
     if isinstance(value, float | complex):
-        return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
+        return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
     if isinstance(value, PLAIN):
         return type(value), value
     if value is os.environ:

@@ -23,7 +23,7 @@ from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.passes.factor import without_axes
 
 LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
-"""The operations that take a matrix linear in a memory to such a one."""
+"""Operations whose result is linear in a memory if their operand, a matrix, is linear in it."""
 
 
 @dataclass(frozen=True)

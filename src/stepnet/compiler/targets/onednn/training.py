@@ -40,9 +40,11 @@ from stepnet.compiler.values.once import computed_once
 Array = np.ndarray
 
 BIG = 2.0**100
-"""Larger than all else that a gate is given, and so far from the largest number that sums stay finite."""
+"""The weight with which the padding feature opens or closes a gate: larger than all other terms of the gate,
+and small enough that sums stay finite.
+"""
 SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
-"""For the cells that need it, what the feature does to each gate."""
+"""For each cell that needs the padding feature, the sign of its weight for each gate."""
 
 
 def padding_matters(recurrence: Recurrence) -> bool:

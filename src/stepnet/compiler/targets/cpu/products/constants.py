@@ -241,6 +241,9 @@ class Constants:
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
+        """Returns the offset in bytes of a table's entry; an entry with a new key is appended, with `size`
+        bytes.
+        """
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))

@@ -84,6 +84,7 @@ def compare(sign: Comparison) -> Emit:
     """Makes the row of a comparison. With a NaN operand it is false, except that != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Writes the comparison for floats, booleans or signed integers."""
         if is_float(a):
             return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
         if element_type(a.type) == I1:
