@@ -223,6 +223,6 @@ def mixes(symbol: str, axes: Axes) -> ModelError:
     """
     reasons = {
         SEQUENCES: "which mixes them: each sequence's results are its own",
-        STEPS: "which this operation of a model does not",
+        STEPS: "which this operation does not support",
     }
     return ModelError(f"it goes over the {symbol} of {text_of(axes)}, {reasons[symbol]}")

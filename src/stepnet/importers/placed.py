@@ -130,8 +130,7 @@ def check_unpaired(axes: Axes) -> None:
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:
             raise AxesError(
-                f"a tensor {text_of(axes)} pairs each of the {symbol} with each other one, which no value of "
-                "a model does"
+                f"a tensor {text_of(axes)} has two axes of {symbol}, which no value of a model has"
             )
 
 
@@ -190,8 +189,8 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 def two_orders(first: Axis, second: Axis) -> AxesError:
     """Makes the error for two axes that join sequences and steps in different orders."""
     return AxesError(
-        f"tensors meet whose sequences and steps lie in two orders: {text_of((first,))} and "
-        f"{text_of((second,))}"
+        "tensors are combined whose sequences and steps are joined in different orders: "
+        f"{text_of((first,))} and {text_of((second,))}"
     )
 
 

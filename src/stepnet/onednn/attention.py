@@ -58,6 +58,6 @@ def augru(
         raise RefusedError(f"onednn: a GRU with attention runs on oneDNN alone, and {made.reason}")
     cell = made.recurrence.cell
     if cell not in ATTENDED:
-        raise InputError(f"augru is of the weights of a GRU, and {layout} has those of the cell {cell}")
+        raise InputError(f"augru takes the weights of a GRU, and {layout} is a layout of the cell {cell}")
     attending = replace(made, recurrence=replace(made.recurrence, cell=ATTENDED[cell]))
     return attending if dtype is None else attending.in_dtype(dtype)

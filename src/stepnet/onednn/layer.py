@@ -194,7 +194,9 @@ class Layer:
         """Runs the recurrence by the engine llvm; returns (outputs, final memories)."""
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
-            raise RefusedError(f"c of each step is given by oneDNN alone, and llvm runs this: {self.reason}")
+            raise RefusedError(
+                f"only oneDNN returns c of each step, and this layer runs on llvm: {self.reason}"
+            )
         filled = [
             np.zeros((sequences.rows, size), np.float32) if array is None else array
             for array, size in zip(initial, self.states, strict=True)
@@ -270,7 +272,7 @@ class Layer:
         """Returns (recurrence, weights) of oneDNN; raises `RefusedError` if the layer runs on llvm."""
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
-            raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
+            raise RefusedError(f"onednn: this layer runs on llvm, which has no {dtype}: {self.reason}")
         return self.recurrence, self.weights
 
     def accuracy(self, samples: Sequence[Any], reverse: bool = False) -> Accuracy:

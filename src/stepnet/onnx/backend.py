@@ -181,7 +181,10 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
         output[is_padding] = others
     axes = value.letters
     if JOINED in axes:
-        raise ModelError(f"output {name!r} is {text_of(value.axes)}: its sequences are not padded apart")
+        raise ModelError(
+            f"output {name!r} is {text_of(value.axes)}: its sequences and steps have no axes of their "
+            "own, as padding needs"
+        )
     array = output if "N" in axes else output[0]
     front = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(front), array.ndim))

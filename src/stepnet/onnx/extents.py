@@ -20,7 +20,7 @@ def expand(call: Call) -> Value:
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
     if how is not None and call.type.extent != STEPS:
-        raise ModelError("it goes to one sequence of all, which an ONNX model does not know")
+        raise ModelError("it writes to a single sequence of the batch, which an ONNX model cannot do")
     return repeated if how is None else call.scope.masked(repeated, how)
 
 

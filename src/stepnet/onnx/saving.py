@@ -49,7 +49,7 @@ def save(
         InputError: For invalid arguments, and for a graph whose inputs are not known yet.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
     """
-    instance(graph, Graph, "what is saved is a Graph")
+    instance(graph, Graph, "save takes a Graph")
     if not is_one_of(layout, LAYOUTS):
         raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {shown(layout)}")
     lengths, force = flag(lengths, "lengths"), flag(force, "force")

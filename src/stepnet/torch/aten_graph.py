@@ -70,8 +70,10 @@ RANDOM = {
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
     "sequences": "which a model does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
-    "steps": "of which each sequence has its own: take all of them, the first, x[:, 0], or the last, "
-    "x[:, -1]; a loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell",
+    "steps": (
+        "which differs between sequences: take all steps, the first, x[:, 0], or the last, x[:, -1]; a "
+        "loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell"
+    ),
 }
 """For each symbol, why a step or model may not depend on its value, and the remedy: the end of a message."""
 
@@ -102,7 +104,7 @@ class Counted(shapes.ShapeEnv):
     def dependent(self, expression: Any) -> StepError:
         """Makes the error for code that depends on the number of rows or steps in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
-        return StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
+        return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
         """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""

@@ -150,8 +150,8 @@ def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:
         raise refuse(
-            "of the steps of each sequence a model takes all, the first, x[:, 0], or the last, x[:, -1]: the "
-            "lengths of sequences differ"
+            "of each sequence, a model can take all steps, the first, x[:, 0], or the last, x[:, "
+            "-1]: the lengths of sequences differ"
         )
     return step_at(x, dim % len(x.axes), how, keep)
 
@@ -197,7 +197,9 @@ def gathered(call: Call) -> Any:
     if x.axes[dim] != TIME:
         return None
     if not is_last(call, index):
-        raise refuse("of the steps of each sequence, gather takes the last ones, at lengths - 1")
+        raise refuse(
+            "in a model, gather over steps can only take the last step of each sequence, at lengths - 1"
+        )
     return step_at(x, dim % len(x.axes), "last", keep=True)
 
 
@@ -221,7 +223,7 @@ def counted(call: Call) -> Any:
         return None
     axes = call.axes(call.tensors[0], [])
     if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
-        raise refuse("steps and sequences are numbered from 0, one by one: torch.arange(x.size(1))")
+        raise refuse("a range over steps or sequences starts at 0 and counts by 1: torch.arange(x.size(1))")
     if axes == (BATCH,):
         return Order()
     return step_numbers(call.replay.like, torch_name(call.tensors[0]))

@@ -24,7 +24,9 @@ def dtypes_refused(parameters: Iterable[Any]) -> str | None:
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
-    return f"its parameters are {', '.join(sorted(dtypes))}: {' and '.join(DTYPES.values())} are run"
+    return (
+        f"its parameters are {', '.join(sorted(dtypes))}: only {' and '.join(DTYPES.values())} are supported"
+    )
 
 
 def check_tensors(

@@ -208,7 +208,7 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
     """Replaces `torch._pad_packed_sequence`: gives padded steps and lengths. Refuses a fixed total length."""
     if isinstance(total, int):
         raise StepError(
-            "pad_packed_sequence has a total_length that is a number: x.size(1) is one that is not"
+            "pad_packed_sequence has a total_length that is a fixed number: give x.size(1) instead"
         )
     rows = data.shape[0] // counts.shape[0]
     return tuple(torch.ops.stepnet.padded(data, counts, rows, int(batch_first)))
@@ -246,8 +246,8 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
         if not whole or padding not in (0, (0,)) or return_indices:
             raise StepError(
-                f"{function.__name__} is over all steps of a sequence in a model: its kernel is x.size(-1), "
-                "or it is adaptive to 1; without padding and indices"
+                f"in a model, {function.__name__} pools over all steps of a sequence: give it the "
+                "kernel x.size(-1), or an adaptive output of size 1, without padding and indices"
             )
         return reduced(x)
 
@@ -277,7 +277,7 @@ def largest(x: Any) -> Any:
 
 
 CONVOLUTION = (
-    "a convolution reads several steps at once, which no operation of a model does: run it ahead of the graph"
+    "a convolution reads several steps at once, which no operation of a model does: run it before the graph"
 )
 RANDOM = "dropout draws random numbers: call .eval() on the module"
 

@@ -73,7 +73,7 @@ def packed(call: Call) -> list[Any]:
     if lengths.axes != ((rows,),):
         raise refuse(f"the order of the lengths, {text_of(lengths.axes)}, is not that of {text_of(axes)}")
     axis = (rows.replace(SEQUENCES, PACKED),)
-    return [Placed(x.value, (axis, *x.axes[2:])), Unknown("how many sequences have each step")]
+    return [Placed(x.value, (axis, *x.axes[2:])), Unknown("the number of sequences at each step")]
 
 
 def padded(call: Call) -> list[Any]:
@@ -93,11 +93,11 @@ def ordered(x: Any, dim: int, order: Order) -> Any:
     """Brings sequences into another order; composes two orders if x is an order itself."""
     if isinstance(x, Order):
         if x.target != order.source:
-            raise refuse("the sequences are sorted in two ways, of which none is undone")
+            raise refuse("the sequences are sorted twice, in different ways: undo one sort before the other")
         return Order(x.source, order.target)
     axis = x.axes[dim]
     if axis != (order.source,):
-        raise refuse(f"the order of {order.source} is used for {text_of((axis,))}")
+        raise refuse(f"an order of {order.source} is applied to {text_of((axis,))}")
     return Placed(x.value, (*x.axes[:dim], (order.target,), *x.axes[dim % len(x.axes) + 1 :]))
 
 
@@ -105,7 +105,7 @@ def scattered(call: Call) -> Any:
     """Computes scatter for the inverse of an order of the sequences; raises `StepError` for any other use."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, Order) or values != Order():
-        raise refuse("numbers are not written at places in a model: use torch.where")
+        raise refuse("a model cannot write numbers at indices: use torch.where")
     return Order(index.target, index.source)
 
 

@@ -36,12 +36,12 @@ KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
 """Types of a recurrence's results as PyTorch's compiler was given them, by (key, inputs with gradients)."""
 
 NO_TRANSFORM = (
-    "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
-    "backward or torch.autograd.grad, or compile what does not hold the transform"
+    "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate "
+    "with backward or torch.autograd.grad, or leave the transform outside the compiled function"
 )
 NO_CHECKPOINT = (
-    "inside torch.compile and torch.export, recurrences have no checkpoint=, which keeps as much as the "
-    "lengths say: run the module outside the graph, or set its checkpoint to None"
+    "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
+    "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
 )
 OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
@@ -151,8 +151,9 @@ def recurrence(
     runnable, where = runnable_of(key), Place(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
         raise InputError(
-            "an attribute that the step of a Recurrence reads has changed since its graph was compiled, and "
-            "what is kept for gradients with it: compile the module again, after torch._dynamo.reset()"
+            "an attribute that the step of a Recurrence reads has changed since its graph was "
+            "compiled, and with it the values that are saved for gradients: compile the module "
+            "again, after torch._dynamo.reset()"
         )
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))
 
@@ -215,8 +216,8 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
-            "a graph that was made without gradients is asked for them: make it where gradients are enabled, "
-            "from a module whose parameters require them"
+            "gradients are requested from a graph that was made without them: make the graph where "
+            "gradients are enabled, from a module whose parameters require them"
         )
     saved = runnable_of(ctx.key).differentiable.halves(tuple(ctx.wanted)).saved
     ctx.counts = len(place), len(tensors)
@@ -243,7 +244,9 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
 
 def no_second(ctx: Any, *cotangents: Any) -> Any:
     """Raises `InputError`: a graph has first derivatives only."""
-    raise InputError("a compiled or exported recurrence has first derivatives alone: run the module as it is")
+    raise InputError(
+        "a compiled or exported recurrence has only first derivatives: run the module itself for higher ones"
+    )
 
 
 def no_vmap(*arguments: Any) -> Any:

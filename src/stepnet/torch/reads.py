@@ -96,8 +96,9 @@ def check_others(found: Reads) -> None:
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise InputError(
-                f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
-                "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"
+                f"the step uses {name}, which requires a gradient and is not one of its parameters: "
+                "give it with the parameters, or make it an attribute of the cell; .detach() it if "
+                "it is a constant"
             )
 
 

@@ -111,7 +111,7 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
     if any(node.operation == "index" for node in body.nodes):
-        return "a step asks how many were before"
+        return "a step reads its index"
     if any(type_.extent not in (CONST, ROWS) for node in body.nodes for type_ in node.types):
         return "a step has sequences inside"
     found = [number for number in recur.memories if is_matrix(body.nodes[number])]
@@ -142,7 +142,7 @@ def unfit(recur: Recur, memory: int) -> str | None:
             if user not in linear and reader.operation != "sum":
                 return f"{name} is read by {reader.operation}, not by a sum{where(reader)}"
         if number in recur.outputs or (number != after and number in recur.following):
-            return f"{name} is a result as a whole{where(node)}"
+            return f"{name} itself is a result{where(body.nodes[after])}"
     if after not in linear:
         return f"the next {name} is not linear in {name}{where(body.nodes[after])}"
     return None

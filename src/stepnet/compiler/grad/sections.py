@@ -148,7 +148,7 @@ class Homes:
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
-            raise refused(node, f"the {what} over steps is known when all of them are")
+            raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
         """Tells whether a section reads a value from an earlier section, or from outside."""

@@ -49,8 +49,8 @@ ENTROPY = (
 )
 MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_num_threads")
 MODE = (
-    "the step asks for torch.{}(), which is another in a trace than in a call: ask before the call, and give "
-    "what follows from it as a static, or make it an attribute of the module"
+    "the step calls torch.{}(), whose result in a trace may differ from that in a call: call it "
+    "before, and give what depends on it as a static, or make it an attribute of the module"
 )
 ASKED: dict[tuple[str, str], tuple[frozenset[str], str]] = {
     ("os", "urandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
@@ -286,6 +286,7 @@ def check_equal(first: Net, second: Net) -> None:
     users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
     line = node.source or (users[0].source if users else "")
     raise StepError(
-        "the step reads other numbers each time that it is traced, as those of a new generator without a "
-        f"seed, or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+        "the step reads different numbers each time that it is traced, such as those of a new "
+        f"generator without a seed, or the time, and a trace would have them as constants: {ADVICE}"
+        + (f"\n  at {line}" if line else "")
     )

@@ -56,7 +56,7 @@ class Layer:
             part = part_of(module, parent)._modules.get(last)
             kind = class_of(part)
             if f"{kind.__module__}.{kind.__qualname__}" != wanted:
-                return f"{name} is a {kind.__module__}.{kind.__qualname__} and no {wanted}"
+                return f"{name} is a {kind.__module__}.{kind.__qualname__}, not a {wanted}"
             if any(part.__dict__[hooks] for hooks in HOOKS) or "forward" in part.__dict__:
                 return f"{name} has hooks or a forward of its own"
         for name in ("", *self.parts):

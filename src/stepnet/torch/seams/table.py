@@ -122,7 +122,7 @@ WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})
 and the layer runs its parts one by one; stepnet's replacement is None too.
 """
 
-OWN = "its recurrence is written in its own class, and is no function that stepnet knows"
+OWN = "its recurrence is written inside its class, not as a function that stepnet can replace"
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
 """Functions that are not replaced, each with the reason."""

@@ -213,8 +213,8 @@ def check_descriptors(made: Library) -> None:
             made.functions.dnnl_memory_desc_destroy(described)
             if not same:
                 raise LibraryError(
-                    f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not "
-                    "those of versions 3.2 to 3.7"
+                    f"{made} interprets the description {dtype}{list(dims)} differently: its "
+                    "constants are not those of versions 3.2 to 3.7"
                 )
 
 
