@@ -97,11 +97,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.tensordot(o.x, np.ones((3, 2)), axes=1),
     ),
     "tensordot of more axes": (
-        "np.tensordot over 3 axes of 2 and 2",
+        "np.tensordot cannot sum over 3 axes of operands with 2 and 2 axes",
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=3),
     ),
     "tensordot of an axis beyond": (
-        r"takes axes of 2, each once, not \[5\]",
+        r"takes some of 2 axes, each once, not \[5\]",
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([5], [0])),
     ),
     "tensordot of uneven axes": (
@@ -134,7 +134,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         r"np.broadcast_to keeps the rows first: \(x.shape\[0\], ...\)",
         lambda o: np.broadcast_to(o.x, (2, 3, 4)),
     ),
-    "features against rows": (
+    "features with rows": (
         r"values with different numbers of feature axes meet \(f32\[4\] and f32\[\]\): .*x\[:, None\]",
         lambda o: o.x + o.s,
     ),
@@ -147,9 +147,12 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.concatenate([o.m, o.v], axis=1),
     ),
     # shapes
-    "W @ x": (r"a parameter stands left of a step's value, .*; write x @ W, or x @ W.T", lambda o: o.W @ o.x),
-    "v @ x": ("a parameter stands left", lambda o: np.dot(o.v, o.x)),
-    "array @ x": ("a parameter stands left", lambda o: np.ones((4, 4), F32) @ o.x),
+    "W @ x": (
+        r"a parameter is multiplied by a step's value from the left, .*; write x @ W, or x @ W.T",
+        lambda o: o.W @ o.x,
+    ),
+    "v @ x": ("a parameter is multiplied", lambda o: np.dot(o.v, o.x)),
+    "array @ x": ("a parameter is multiplied", lambda o: np.ones((4, 4), F32) @ o.x),
     "product that does not fit": (
         r"f32\[2, 3\] @ .* f32\[4, 4\] does not fit: the last size of the left",
         lambda o: o.m @ o.W,
@@ -273,11 +276,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "expanded twice": ("np.expand_dims to 4 axes wants .*, each once", lambda o: np.expand_dims(o.x, (1, 1))),
     "two ellipses": (r"an index has `\.\.\.` once, not more often", lambda o: o.x[..., ...]),
     "lists around a slice": (
-        "on both sides of a slice: NumPy moves what they pick to the front; pick along one axis after",
+        "on both sides of a slice, and NumPy would move the selected axis to the front; index one axis after",
         lambda o: o.m[:, None][:, [0], :, [0]],
     ),
     "lists that do not pair": (
-        r"lists of places of shapes \(2,\) and \(3,\) cannot be paired",
+        r"lists of indices of shapes \(2,\) and \(3,\) do not broadcast",
         lambda o: o.m[:, [0, 1], [0, 1, 2]],
     ),
     "a slice by zero": ("is no slice of 4 features: slice step cannot be zero", lambda o: o.x[:, ::0]),

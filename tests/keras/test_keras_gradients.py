@@ -87,8 +87,11 @@ class Kept(Plain):
 STOPS = {
     "stop_gradient": (Stopped, None),
     "data": (Data, None),
-    "no_grad": (Quiet, "torch.no_grad turns the gradients of a part of the step off"),
-    "a function of its own": (Straight, "a torch.autograd.Function has a gradient of its own"),
+    "no_grad": (Quiet, "a step cannot turn gradients off or on for a part of it"),
+    "a function of its own": (
+        Straight,
+        "a step cannot have the custom gradient of a torch.autograd.Function",
+    ),
     "a state that is kept": (Kept, None),
 }
 

@@ -394,7 +394,7 @@ def test_a_net_that_adds_steps_up_has_no_sections() -> None:
         place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
     for how in ("sum", "first"):
         made = builder.net([builder.add("reduce", place[net.results[0]], how=how)])
-        with pytest.raises(InputError, match=f"the {how} over steps is known when all of them are"):
+        with pytest.raises(InputError, match=f"the {how} over steps is known only after all steps"):
             sections(made)
     assert len(sections(builder.net([builder.add("reduce", place[net.results[0]], how="last")]))) == 1
 

@@ -176,7 +176,7 @@ def test_what_is_refused():
         onednn.augru(weights_of("paddle.fusion_gru", inputs), "paddle.fusion_gru", semantics=relu)
     rnn = {"weight_ih_l0": np.ones((5, 3), "f4"), "weight_hh_l0": np.ones((5, 5), "f4")}
     with pytest.raises(
-        InputError, match=r"augru is of the weights of a GRU, and torch\.rnn has those of the cell rnn"
+        InputError, match=r"augru takes the weights of a GRU, and torch\.rnn is a layout of the cell rnn"
     ):
         onednn.augru(rnn, "torch.rnn", semantics={"candidate_activation": "tanh"})
     with pytest.raises(RefusedError, match=r"oneDNN has the cell lbr_augru in .*, not in int8"):

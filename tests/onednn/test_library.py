@@ -72,7 +72,7 @@ def test_a_library_without_a_function(tmp_path: Path):
 
 
 def test_constants_that_mean_something_else(tmp_path: Path):
-    with pytest.raises(LibraryError, match=r"reads the description float16\[2, 3, 5\] otherwise"):
+    with pytest.raises(LibraryError, match=r"interprets the description float16\[2, 3, 5\] differently"):
         opened(compiled(tmp_path, 3, 2))
 
 

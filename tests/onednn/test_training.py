@@ -239,7 +239,7 @@ def test_what_has_no_gradient():
     low = layer.in_dtype("int8", layer.calibrate([inputs.ragged]))
     with pytest.raises(RefusedError, match="gradients of the cell gru in float32, bfloat16, not in int8"):
         low.vjp(inputs.ragged)
-    with pytest.raises(RefusedError, match="what llvm runs"):
+    with pytest.raises(RefusedError, match="runs on llvm"):
         onednn.gru_layer(inputs.weight_x, inputs.weight_h, activation="relu").vjp(inputs.ragged)
     outputs, _, pullback = layer.vjp(inputs.ragged)
     with pytest.raises(

@@ -386,7 +386,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     graph = sn.Graph(lambda x, params: x * 2, inputs=sn.Spec(3, "float32"))
     with pytest.raises(InputError, match="layout is one of NT, TN, not 'BT'"):
         stepnet_onnx.save(graph, tmp_path / "m.onnx", layout="BT")
-    with pytest.raises(InputError, match="what is saved is a Graph"):
+    with pytest.raises(InputError, match="save takes a Graph"):
         stepnet_onnx.save(graph.net, tmp_path / "m.onnx")
     stepnet_onnx.save(graph, tmp_path / "m.onnx")
     with pytest.raises(InputError, match="path is a text or a Path, not 3"):

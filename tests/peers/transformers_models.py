@@ -485,11 +485,11 @@ def what_is_left() -> None:
     convolution = "PyTorch's own convolution takes less time"
     assert reasons(MAMBA.made(torch.float32)) == {convolution}
     assert reasons(MAMBA.made(torch.bfloat16)) == {
-        "its parameters are torch.bfloat16: float32 and float64 are run"
+        "its parameters are torch.bfloat16: only float32 and float64 are supported"
     }
     # The layer that stepnet runs has no parameters; those of what holds it count.
     assert reasons(FAMILIES["xlstm"].made(torch.bfloat16)) == {
-        "its parameters are torch.bfloat16: float32 and float64 are run"
+        "its parameters are torch.bfloat16: only float32 and float64 are supported"
     }
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
@@ -510,8 +510,8 @@ def recurrences_that_are_no_seams_are_named() -> None:
     )
     done = stepnet.torch.accelerate(model)
     assert str(done) == (
-        "model.layers.0.self_attn: left, its recurrence is written in its own class, and is no function that "
-        "stepnet knows"
+        "model.layers.0.self_attn: left, its recurrence is written inside its class, not as a function that "
+        "stepnet can replace"
     )
 
 
@@ -551,7 +551,7 @@ def a_class_with_a_forward_of_its_own() -> None:
     assert reasons(model) == {
         "it overrides the forward of MambaMixer, and may compute something else",
         "single tokens run part by part, "
-        f"mixer is a {kind} and no transformers.models.mamba.modeling_mamba.MambaMixer",
+        f"mixer is a {kind}, not a transformers.models.mamba.modeling_mamba.MambaMixer",
     }
 
 
@@ -570,7 +570,7 @@ def a_function_that_computes_something_else() -> None:
     del doubled.__wrapped__
     doubled.__signature__ = inspect.signature(theirs)
     for scan, why in (
-        (doubled, "result 0 of it is not what stepnet computes"),
+        (doubled, "its result 0 differs from stepnet's"),
         (bare, "hidden_states, dt, A, E,"),
     ):
         with other_scan(scan):
@@ -772,7 +772,7 @@ def a_block_that_computes_something_else() -> None:
     layer_difference.cache_clear()
     try:
         theirs_model, ours, done = both(MAMBA, torch.float32)
-        why = "single tokens run part by part, this version of transformers has another one: "
+        why = "single tokens run part by part, this version of transformers has a different layer: "
         assert done.left["backbone.layers.0.forward"].startswith(why), str(done)
         assert "backbone.layers.0" not in done.replaced
         with counted() as seen:

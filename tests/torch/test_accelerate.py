@@ -55,10 +55,10 @@ def test_layers_are_replaced_in_place_and_back():
     assert done is not None
     assert str(done).splitlines()[2:] == [
         "cell: LSTMCell",
-        "own: left, Own is a class of its own, whose forward may be another",
-        "half: left, its parameters are torch.float16: float32 and float64 are run",
+        "own: left, Own is a subclass, whose forward may compute something else",
+        "half: left, its parameters are torch.float16: only float32 and float64 are supported",
         "done: left, it is stepnet's already",
-        "small: left, its parameters are torch.float16: float32 and float64 are run",
+        "small: left, its parameters are torch.float16: only float32 and float64 are supported",
     ]
 
 
@@ -69,7 +69,7 @@ def test_what_is_left_is_said_for_every_model() -> None:
     )
     scripted: Any = torch.jit.script(torch.nn.Sequential(torch.nn.GRU(2, 3)))
     assert stepnet.torch.accelerate(scripted).left == {
-        "0": "a torch.jit._script.RecursiveScriptModule is another class than that of torch.nn"
+        "0": "torch.jit._script.RecursiveScriptModule is not the class of this name in torch.nn"
     }
 
     class GRU(torch.nn.Module):
@@ -80,8 +80,8 @@ def test_what_is_left_is_said_for_every_model() -> None:
             return cache.update_recurrent_state(x, 0)
 
     done = stepnet.torch.accelerate(torch.nn.ModuleDict({"own": GRU(), "cached": Cached()}))
-    assert "GRU is another class than that of torch.nn" in done.left["own"]
-    assert done.left["cached"].startswith("its recurrence is written in its own class")
+    assert "GRU is not the class of this name in torch.nn" in done.left["own"]
+    assert done.left["cached"].startswith("its recurrence is written inside its class")
     assert not done.replaced
 
 

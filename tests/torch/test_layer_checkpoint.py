@@ -213,7 +213,7 @@ def test_a_graph_has_none(made: str) -> None:
     torch.compiler.reset()
     x = numbers(STEPS, BATCH, INPUTS).float()
     with torch._dynamo.config.patch(allow_rnn=True):
-        with pytest.raises(Exception, match="recurrences have no checkpoint="):
+        with pytest.raises(Exception, match="recurrences cannot use checkpoint="):
             torch.compile(module, backend="eager", fullgraph=True)(x)
         module.checkpoint = None
         torch.compile(module, backend="eager", fullgraph=True)(x)

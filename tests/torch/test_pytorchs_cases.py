@@ -486,7 +486,7 @@ SAMPLED: dict[str, tuple[Callable[[Any, torch.Tensor, Any], None], int, int]] = 
 }
 
 CUDA = "it needs CUDA, where torch.nn's own forward runs"
-HALF = "refused: float32 and float64 are run"
+HALF = "refused: only float32 and float64 are supported"
 ELSEWHERE = {
     "test_error_RNN_seq_len_zero": "sequences of no steps have a result here: the states as they were",
     "test_RNN_cpu_vs_cudnn_no_dropout": CUDA,

@@ -358,7 +358,7 @@ def test_what_is_no_recurrence_is_refused():
     ):
         Scan(torch.nn.GRUCell(2, 3))  # type: ignore[arg-type]
     ends = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), until=lambda y, h: y > 3)
-    with pytest.raises(InputError, match="a recurrence with until= is no Scan"):
+    with pytest.raises(InputError, match="a Scan cannot run a recurrence with until="):
         Scan(ends)
     named = sn.RNN(lambda x, h, p: (h + x, h + p["a.b"]), {"a.b": np.ones(1)}, memory=1)
     with pytest.raises(

@@ -68,10 +68,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: m.rnn(m.conv(x.transpose(1, 2)).transpose(1, 2))[0],
         "a convolution reads several steps at once, which no operation of a model does",
     ),
-    "loop": (looped, "depends on the number of steps, of which each sequence has its own"),
-    "a step in the middle": (lambda m, x: x[:, 3], "take all of them, the first, x[:, 0], or the last"),
-    "a shift": (lambda m, x: x[:, 1:] - x[:, :-1], "depends on the number of steps"),
-    "the second step": (lambda m, x: x[:, 1], "of the steps of each sequence a model takes all"),
+    "loop": (looped, "depend on the number of steps, which differs between sequences"),
+    "a step in the middle": (lambda m, x: x[:, 3], "take all steps, the first, x[:, 0], or the last"),
+    "a shift": (lambda m, x: x[:, 1:] - x[:, :-1], "depend on the number of steps"),
+    "the second step": (lambda m, x: x[:, 1], "of each sequence, a model can take all steps"),
     "attention of steps with one another": (
         lambda m, x: m.attention(x, x, x)[0],
         "aten.bmm.default: a product of [sequences x 2, steps, 3] and [sequences x 2, 3, steps] pairs each "
@@ -79,7 +79,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "pairs": (
         lambda m, x: x.unsqueeze(1) - x.unsqueeze(2),
-        "aten.sub.Tensor: a tensor [sequences, steps, steps, 6] pairs each of the steps with each other one",
+        "aten.sub.Tensor: a tensor [sequences, steps, steps, 6] has two axes of steps, which",
     ),
     "a mean over the batch": (
         lambda m, x: m.rnn(x)[0].mean(0, keepdim=True),
@@ -89,7 +89,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "one of the batch": (lambda m, x: x[0], "aten.select.int: it goes over the sequences"),
     "products of sequences": (
         lambda m, x: x.mean(1) @ x.mean(1).T,
-        "pairs each of the sequences with each other one",
+        "has two axes of sequences, which no value of a model has",
     ),
     "steps from behind": (lambda m, x: m.rnn(x.flip(1))[0], "aten.flip.default: it goes over the steps"),
     "steps repeated": (lambda m, x: x.repeat(1, 2, 1), "aten.repeat.default: it goes over the steps"),
@@ -111,19 +111,19 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "two orders": (
         lambda m, x: x.reshape(-1, 6) + x.transpose(0, 1).reshape(-1, 6),
-        "tensors meet whose sequences and steps lie in two orders",
+        "tensors are combined whose sequences and steps are joined in different orders",
     ),
     "products in two orders": (
         lambda m, x: torch.bmm(
             torch.stack([x.mean(1), x.sum(1)], 1).view(-1, 1, 6),
             torch.stack([x.mean(1), x.sum(1)], 0).view(-1, 6, 1),
         ),
-        "2 x sequences, 6, 1] are multiplied, which lie in two orders",
+        "2 x sequences, 6, 1] are multiplied, whose sequences and steps are joined in different orders",
     ),
     "places of steps": (read_again, "aten.mul.Tensor: the place of a step is not known in a model"),
     "a place as an output": (
         lambda m, x: x.max(1)[1],
-        "an output of the module is the place of a step, which a model does not know",
+        "an output of the module is the place of a step, which is not a value of a model",
     ),
     "dropout": (lambda m, x: functional.dropout(x), "dropout draws random numbers: call .eval()"),
     "random numbers": (lambda m, x: x + torch.randn_like(x), "aten.randn_like.default is not an operation"),
@@ -132,7 +132,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: m.rnn(x)[0].topk(2)[0],
         "aten.topk.default is not an operation of a model, and all others are",
     ),
-    "a pool": (lambda m, x: m.pool(x.transpose(1, 2)), "max_pool1d is over all steps of a sequence"),
+    "a pool": (lambda m, x: m.pool(x.transpose(1, 2)), "max_pool1d pools over all steps of a sequence"),
     "no batch": (
         lambda m, x: m.rnn(x.mean(1))[0],
         "GRU is called with 2 axes; in a model it runs over a batch",
@@ -140,10 +140,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "a number": (lambda m, x: (x, 3), "the module returns a int; the outputs of a model are tensors"),
     "a number of steps": (
         lambda m, x: x / x.size(1) ** 0.5,
-        "enters a value, and a model knows the number of steps alone, x.size(1)",
+        ", and a model knows the number of steps alone, x.size(1)",
     ),
     "steps in place": (written, "aten.slice_scatter.default: it goes over the steps"),
-    "a number of sequences": (lambda m, x: x / x.size(0), "the number sequences enters a value"),
+    "a number of sequences": (lambda m, x: x / x.size(0), "a value depends on the number sequences"),
     "a norm": (lambda m, x: torch.linalg.vector_norm(x, 3, dim=1), "a norm of order 3 over steps"),
 }
 
@@ -168,26 +168,29 @@ LENGTHS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a sort that is not undone": (
         lambda m, x, lengths: m.rnn(x[lengths.sort()[1]])[0],
-        "an output of the module has its sequences in the order of a sort, which is not undone",
+        "an output of the module has its sequences in sorted order: undo the sort",
     ),
     "sorted beside not sorted": (
         lambda m, x, lengths: x + x[lengths.argsort()],
-        "tensors meet whose sequences and steps lie in two orders",
+        "tensors are combined whose sequences and steps are joined in different orders",
     ),
     "lengths that were not sorted": (
         lambda m, x, lengths: nn.utils.rnn.pack_padded_sequence(x[lengths.argsort()], lengths, True).data,
         "the order of the lengths, [sequences], is not that of",
     ),
-    "an order as a number": (lambda m, x, lengths: lengths.argsort() * 2, "their order, enter a value"),
+    "an order as a number": (
+        lambda m, x, lengths: lengths.argsort() * 2,
+        "a value depends on the indices of sequences in their batch, or on their order",
+    ),
     "a total length": (
         lambda m, x, lengths: nn.utils.rnn.pad_packed_sequence(
             m.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, True, False))[0], True, total_length=9
         )[0],
-        "depends on the number of steps|total_length that is a number",
+        "depend on the number of steps|total_length that is a fixed number",
     ),
     "other steps": (
         lambda m, x, lengths: x.gather(1, lengths.view(-1, 1, 1).expand(-1, 1, 6)),
-        "of the steps of each sequence, gather takes the last ones, at lengths - 1",
+        "gather over steps can only take the last step of each sequence, at lengths - 1",
     ),
 }
 
@@ -245,8 +248,8 @@ def test_arguments_that_do_not_fit() -> None:
     refused(r"lengths= names an argument; those of the example are x", x, lengths="size")
     refused(r"the axes of argument x are 'BT'; they are a letter for each of its 3 axes", x, axes="BT")
     refused(r"the axes of argument x are 'T'; ", x, axes={"x": "T"})
-    refused(r"no argument of the example has steps, which axes= says with the letter T", x, axes="N")
-    refused(r"axes is a text as 'NT', or a dict of them .*, not a list", x, axes=["NT"])
+    refused(r"no argument of the example has steps: mark the axis of steps in axes=", x, axes="N")
+    refused(r"axes is a text such as 'NT', or a dict of such texts .*, not a list", x, axes=["NT"])
     refused(r"different numbers of steps: first has 5, second has 4", (x, x[:, :4]), Siamese())
     mixed = nn.Sequential(nn.GRU(6, 4), nn.GRU(4, 4, batch_first=True))
     refused(r"some layers are batch_first and others are not: say axes=", x, mixed)

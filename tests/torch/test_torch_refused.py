@@ -21,7 +21,7 @@ HELD = torch.ones(4)
 OWN = torch.nn.Parameter(torch.ones(4))
 PLACES = torch.tensor([2, 0])
 HELD_CHANGES = "the step changes a tensor that it closes over in place, .* or call .eval\\(\\)"
-DEPENDS = "what is done depends on the number of rows, which a step does not know"
+DEPENDS = "its operations depend on the number of rows, which a step does not know"
 NORM = torch.nn.BatchNorm1d(4)
 GRU = torch.nn.GRU(4, 4, batch_first=True)
 
@@ -57,14 +57,14 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "largest of all": (lambda x, h: x / x.max(), "aten.max.default: it goes over the sequences"),
     "rows against rows": (
         lambda x, h: x[:, 0] + x[:, :1],
-        "aten.add.Tensor: a tensor \\[sequences, sequences\\] pairs each of the sequences with each",
+        "aten.add.Tensor: a tensor \\[sequences, sequences\\] has two axes of sequences",
     ),
     "loop over rows": (
         lambda x, h: torch.stack([row * 2 for row in x]),
         "a step cannot take rows apart, nor loop over a tensor of them: take features, as x\\[:, 0\\]",
     ),
     "rows taken apart": (lambda x, h: x.unbind()[0] + h, "a step cannot take rows apart"),
-    "how many": (lambda x, h: x[x > 0], "aten.index.Tensor: how many numbers there are depends on values"),
+    "how many": (lambda x, h: x[x > 0], "aten.index.Tensor: the number of elements depends on values"),
     "one row": (lambda x, h: x[0] + h, "aten.select.int: it goes over the sequences"),
     "softmax over rows": (lambda x, h: x.softmax(0), "aten._softmax.default: it goes over the sequences"),
     "rows backwards": (lambda x, h: x.flip(0), "aten.flip.default: it goes over the sequences"),
@@ -72,27 +72,27 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "rows rolled flat": (lambda x, h: x.roll(1), "aten.roll.default: it goes over the sequences"),
     "gradients off": (
         lambda x, h: without_gradients(x),
-        "torch.no_grad turns the gradients of a part of the",
+        "a step cannot turn gradients off or on for a part of",
     ),
     "a gradient of its own": (
         lambda x, h: Sign.apply(x),
-        "a torch.autograd.Function has a gradient of its own",
+        "a step cannot have the custom gradient of a torch",
     ),
     "some rows": (lambda x, h: x[1:], DEPENDS),
     "every other row": (lambda x, h: x[::2], DEPENDS),
     "rows replaced": (lambda x, h: in_rows(x), DEPENDS),
-    "rows by rows": (lambda x, h: x @ x.T, "aten.mm.default: a tensor .* pairs each of the sequences"),
+    "rows by rows": (lambda x, h: x @ x.T, "aten.mm.default: a tensor .* has two axes of sequences"),
     "rows below rows": (lambda x, h: torch.cat([x, h]), "a result of the step mixes rows: it is"),
     "rows repeated": (lambda x, h: x.repeat(2, 1), "aten.repeat.default: it goes over the sequences"),
     "rows flat": (lambda x, h: x.view(-1), "a result of the step mixes rows: it is \\[rows, features"),
-    "rows of rows": (lambda x, h: x[x.argmax(-1)], "aten.index.Tensor: .*picked at constant places"),
+    "rows of rows": (lambda x, h: x[x.argmax(-1)], "aten.index.Tensor: .*indexed by constants only"),
     "gather of rows": (lambda x, h: x.gather(0, x.long()), "aten.gather.default: it goes over the"),
     "norm over rows": (lambda x, h: x.norm(dim=0) * x, "aten.linalg_vector_norm.default: it goes over"),
     "rows counted": (
         lambda x, h: x + torch.arange(x.shape[0])[:, None],
-        "aten.slice.Tensor: the numbers of sequences in their batch",
+        "aten.slice.Tensor: a value depends on the indices of seq",
     ),
-    "number of rows": (lambda x, h: x / x.shape[0], "aten.div.Tensor: the number of rows enters a value"),
+    "number of rows": (lambda x, h: x / x.shape[0], "aten.div.Tensor: a value depends on the number of rows"),
     "branch on rows": (
         lambda x, h: x if x.shape[0] > 2 else torch.tanh(x),
         DEPENDS,
@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "reflect": (lambda x, h: F.pad(x[:, None], (1, 1), mode="reflect"), "padding of mode reflect"),
     "every second feature": (
         lambda x, h: every_second(x),
-        "aten.slice_scatter.default: every second",
+        "aten.slice_scatter.default: features at a distance",
     ),
     "two axes at once": (
         lambda x, h: x.view(-1, 2, 2)[:, PLACES % 2, PLACES % 2],
@@ -288,9 +288,7 @@ def test_places_in_a_buffer_are_no_constants() -> None:
         def forward(self, x: Any, state: Any) -> Any:
             return state + x[:, self.order]
 
-    with pytest.raises(
-        StepError, match=r"^aten.index.Tensor: .* \(as a list holds them: a buffer is a param"
-    ):
+    with pytest.raises(StepError, match=r"^aten.index.Tensor: .* \(a list; a buffer is a param"):
         trace(Shuffled(), (X, X))
 
 
@@ -314,7 +312,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no cell": (
         lambda: trace(torch.nn.Linear(3, 4), (X, H)),
-        "Linear is no cell, which is called with \\(x, state\\): too many positional arguments",
+        "Linear is not a cell, which is called with \\(x, state\\): too many positional arguments",
     ),
     "a class": (
         lambda: trace(torch.nn.GRUCell, (X, H)),

@@ -20,13 +20,18 @@ COLUMNS = (
 
 @contextmanager
 def call_bar(console: Console | None = None) -> Generator[Watch]:
-    """A function that shows progress as a bar, with a line for each call; it shows nothing if no call takes
-    long.
+    """Yields a function that shows progress as a bar on stderr, with a line for each call of a recurrence.
+
+    The function is called with each report of progress. It shows nothing if no call takes long enough to
+    report.
+
+    console: the console to draw on; None for stderr.
     """
     shown = Bars(*COLUMNS, console=console or Console(stderr=True), auto_refresh=False)
     tasks: list[TaskID] = []  # the call that is shown, if any
 
     def show(now: Progress) -> None:
+        """Draws one report of progress; a call's line stays when the call is done."""
         shown.start()
         if not tasks:
             tasks.append(shown.add_task("", total=now.all_steps, text=""))
@@ -42,7 +47,7 @@ def call_bar(console: Console | None = None) -> Generator[Watch]:
 
 
 def progress_text(now: Progress) -> str:
-    """Progress in words.
+    """Formats progress as text for a bar.
 
     >>> progress_text(Progress(300, 1200, 2, 8, 1.5))
     '300 of 1,200 steps, 2 of 8 sequences, 200 steps/s, 4.5 s left'
@@ -63,7 +68,10 @@ def progress_text(now: Progress) -> str:
 def work_bar(
     title: str, total: float | None = None, shown: bool = True
 ) -> Generator[Callable[[float], None]]:
-    """A function to call with the amount of work just done; a bar on stderr shows it, if that is a terminal.
+    """Yields a function to call with the amount of work just done; a bar on stderr shows the sum.
+
+    title: the text in front of the bar. total: the whole amount of work; None if it is not known. shown:
+    whether to show a bar; there is none if stderr is not a terminal.
 
     >>> with work_bar("frames", 300) as advance:
     ...     for _ in range(3):
@@ -76,7 +84,12 @@ def work_bar(
 
 @contextmanager
 def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Bars]:
-    """Bars on stderr that appear after `PATIENCE`, if that is a terminal, and vanish at the end."""
+    """Yields progress bars on stderr which appear after `PATIENCE` seconds, if work still goes on, and vanish
+    at the end.
+
+    shown: whether to show them at all; they are never shown if stderr is not a terminal. columns: the columns
+    of a bar.
+    """
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
     bar = Bars(*columns, console=console, transient=True, disable=hidden, refresh_per_second=4)

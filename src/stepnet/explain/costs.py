@@ -30,7 +30,9 @@ STAGE_EXTENTS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run: flops, bytes of parameters read, and bytes of other values read or written."""
+    """Cost of one run: flops, bytes of parameters read (weights), and bytes of other values read or
+    written.
+    """
 
     flops: int = 0
     weights: int = 0
@@ -47,7 +49,7 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Costs of the same extent added, the deepest first."""
+    """Adds up costs of the same extent; the deepest extent comes first."""
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -55,7 +57,7 @@ def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
 
 
 def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
-    """The bytes of one of each of these values, by extent."""
+    """Adds up the bytes of one entry of each value type, by extent."""
     sizes: dict[Extent, int] = {}
     for type_ in types:
         sizes[type_.extent] = sizes.get(type_.extent, 0) + nbytes([type_])
@@ -63,7 +65,7 @@ def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
 
 
 def sum_of(*parts: Held) -> dict[Extent, int]:
-    """Bytes of the same extent added."""
+    """Adds up bytes of the same extent."""
     return {extent: sum(part.get(extent, 0) for part in parts) for part in parts for extent in part}
 
 
@@ -71,12 +73,12 @@ def sum_of(*parts: Held) -> dict[Extent, int]:
 
 
 def costs(schedule: Schedule) -> dict[Extent, Cost]:
-    """The costs of a schedule, by extent."""
+    """Computes the costs of a schedule, by extent."""
     return added(pair for part in schedule.parts for pair in part_costs(schedule.net, part))
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """The costs of one part, by extents of the net around it."""
+    """Yields the costs of one part of a schedule, by extents of the net around the part."""
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
         places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
@@ -90,7 +92,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """The costs of a plan, stage by stage."""
+    """Yields the costs of a plan's stages, each with the extent at which it runs."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -106,7 +108,7 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
-    """The costs of nodes; the cost of a total is per value that it sums."""
+    """Yields the costs of nodes with their extents; the cost of a total is per value that it sums."""
     for number in numbers:
         node = net.nodes[number]
         if not is_work(node):
@@ -123,8 +125,10 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 
 
 def held(schedule: Schedule) -> dict[Extent, int]:
-    """The bytes that a schedule holds beyond its results: values that one part hands to another, which live
-    to the end, and values of all steps that a plan keeps for its totals.
+    """Adds up the bytes, by extent, that a schedule holds beyond its results.
+
+    These are values that one part hands to another, which live to the end, and values of all steps that a
+    plan keeps for its totals.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -141,6 +145,6 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """The bytes of the values of all steps that a plan holds for the work after the loop."""
+    """Adds up the bytes, by extent, of values of all steps that a plan keeps for the work after the loop."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

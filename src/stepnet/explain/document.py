@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OperationLine:
-    """One operation: the names of its values, its expression, and their types."""
+    """Line for one operation: the names of its values, its expression, and the types of its values."""
 
     gives: tuple[str, ...]
     text: str
@@ -20,7 +20,7 @@ class OperationLine:
 
 @dataclass(frozen=True)
 class DocumentTable:
-    """Rows of cells.
+    """Table of cells of text.
 
     columns: the format of each column but the last one, as `format` has it: "<11" or ">8". "<" and ">" alone
     are as wide as the widest cell. Without columns, all are "<".
@@ -38,7 +38,9 @@ FACTS = ("<11",)
 
 @dataclass(frozen=True)
 class TitledSection:
-    """A title, and what it is the title of. Without a title the items stand one below the other."""
+    """Section of an explanation: a title and the items below it. Without a title the items are listed as they
+    are.
+    """
 
     title: str
     items: tuple["str | OperationLine | DocumentTable | TitledSection", ...] = ()
@@ -49,6 +51,6 @@ Item = str | OperationLine | DocumentTable | TitledSection
 
 
 def headed(title: str, sections: list[TitledSection]) -> list[TitledSection]:
-    """Sections with a title above the first one, as a layer's name above its plan."""
+    """Puts a title above the first of some sections, as a layer's name above its plan."""
     first, *others = sections
     return [TitledSection("", (title, first)), *others]

@@ -28,7 +28,10 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DrawnNumber:
-    """A number of an array. at: its index in the array. place: its index in the block."""
+    """Number of an array in a drawing.
+
+    at: its index in the array. place: its index in the block.
+    """
 
     array: str
     at: Place
@@ -38,19 +41,19 @@ class DrawnNumber:
 
     @property
     def where(self) -> str:
-        """Its index in the array as text: `kernel[0, 4]`."""
+        """Index in the array as text: `kernel[0, 4]`."""
         return f"{self.array}{list(self.at)}"
 
     @property
     def what(self) -> str:
-        """Its index in its block as text: `W_r[1, 0]`."""
+        """Index in the block as text: `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
         return f"{name}{list(self.place)}{str(self.block).removeprefix(name)}"
 
 
 @dataclass(frozen=True)
 class NumberLine:
-    """A line of numbers, with None for a gap; all None for a gap of lines."""
+    """Line of numbers in a drawing, with None for a gap; all are None for a gap between lines."""
 
     label: str
     cells: tuple[DrawnNumber | None, ...]
@@ -58,7 +61,7 @@ class NumberLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines of an array, one below the other.
+    """Part of a drawing: lines of an array, one below the other.
 
     title: the index of this part of the array, `[1, 0]`.
     columns: the indices along the last axis, if they are equal in all lines.
@@ -71,7 +74,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing of an array: its name, shape, dtype and notation, and its numbers in panels."""
+    """Drawing of an array: its name, shape, dtype and notation, and its numbers in panels."""
 
     name: str
     shape: Shape
@@ -81,7 +84,7 @@ class Drawing:
 
     @property
     def cells(self) -> list[DrawnNumber]:
-        """The numbers that are drawn, without gaps."""
+        """Numbers that are drawn, without gaps."""
         lines = [line for panel in self.panels for line in panel.lines]
         return [cell for line in lines for cell in line.cells if cell is not None]
 
@@ -89,7 +92,7 @@ class Drawing:
 def drawings(
     arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
-    """Yields the drawings of the arrays of a layout.
+    """Yields a drawing of each array of a layout.
 
     some: the units that are drawn of an axis longer than `ALL`, negative ones from its end.
     widest: the most numbers on a line of a vector.
@@ -125,7 +128,7 @@ def samples(size: int, some: Place = SOME) -> Place:
 
 @dataclass(frozen=True)
 class NumberInMemory:
-    """A number in memory, with its index in C order.
+    """Number of an array with its index in C order, which is its place in memory.
 
     step: the distance to the next number in its row of the block.
     row: the key of that row.
@@ -138,7 +141,10 @@ class NumberInMemory:
 
 
 def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region that are drawn. some: the indices drawn along a long axis."""
+    """Yields the numbers of a region that are drawn.
+
+    some: the indices that are drawn along an axis longer than `ALL`.
+    """
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
     steps = [step for _, step in region.steps]

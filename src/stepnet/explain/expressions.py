@@ -29,7 +29,7 @@ LISTED = 6
 
 
 def expression(node: Node, operands: Sequence[str]) -> str:
-    """The operation of a node on operands of these names."""
+    """Formats the operation of a node as an expression on operands with these names."""
     attributes = node.attributes
     match node.operation:
         case name if name in INFIX:
@@ -70,13 +70,16 @@ def expression(node: Node, operands: Sequence[str]) -> str:
 
 
 def encoded(node: Node) -> str:
-    """The encoding of a product's weights, to be added to its text; "" without one."""
+    """Formats the encoding of a product's weights, to be added to its text; "" without one."""
     weights = node.attributes.get("weights")
     return f" in {weights}" if weights else ""
 
 
 def view(of: str, shape: tuple[int, ...], node: Node) -> str:
-    """A view of the value called `of`, which has that shape."""
+    """Formats a view of a value, as `x[:, :64]` or `x.T`.
+
+    of: the name of the value. shape: the shape of the value. node: the node that is the view.
+    """
     attributes = node.attributes
     match node.operation:
         case "slice":
@@ -102,21 +105,21 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """One axis of a slice, without ends that are the defaults."""
+    """Formats one axis of a slice, as `:64`, without ends that are the defaults."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")
 
 
 def constant(value: "np.ndarray[Any, Any]") -> str:
-    """A constant array as text: its number where it holds one, else its type."""
+    """Formats a constant array: its number if it holds one, else its type."""
     if value.size == 1:
         return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
     return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"
 
 
 def types_text(types: Sequence[Type]) -> str:
-    """The elements of some values: `f32[64]`, or `3 x f32[64]` where they are alike."""
+    """Formats the element types of values: `f32[64]`, or `3 x f32[64]` if they are equal."""
     elements = [type_.element for type_ in types]
     if len(elements) > 1 and len(set(elements)) == 1:
         return f"{len(elements)} x {elements[0]}"

@@ -22,7 +22,11 @@ Asked = str | Sequence[str]
 
 @dataclass(frozen=True)
 class StageFacts:
-    """The work of one stage, by phase, and its cost each time it runs.
+    """Work of one stage of a plan, by phase, and the cost of each time it runs.
+
+    phases: the operations of each phase. flops: the floating-point operations. weights: the bytes of
+    parameters that are read. values: the bytes of other values that are read or written. inner: the flops for
+    each step of the inner sequences that a step reads.
 
     `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
     or written. `inner` is the flops for each step of the inner sequences that a step reads.
@@ -38,8 +42,12 @@ class StageFacts:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The facts about a plan: its inputs and results, its stages, the chosen engine, and why each engine
-    refuses it (None if it does not).
+    """Facts about a plan: what it takes and gives, its stages, and the engine that runs it.
+
+    inputs, memories, statics, parameters, results: the type of one element of each, by name. reverse: whether
+    each sequence runs from its last step. stages: the stages, in the order they run. engine: the name of the
+    chosen engine; None if all engines refuse. engines: for each engine, why it refuses the plan; None if it
+    does not.
     """
 
     inputs: dict[str, str]
@@ -54,18 +62,18 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """The facts about the plan of one part, for the engine asked for.
-
-    A refusal by all engines is one of the facts, not an error.
+    """Collects the facts about a schedule's plan for the engine asked for; a refusal by all is one of the
+    facts.
     """
     assert schedule.whole is not None
     return plan_explanation(schedule.whole, *choice(schedule, engine))
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """The chosen engine, or None if all engines asked for refuse; and why each refuses.
+    """Returns (name of the chosen engine, why each engine refuses); the name is None if all engines asked for
+    refuse.
 
-    Engines that need more than stepnet's own dependencies are named where they are asked for.
+    Engines that need more than stepnet's own dependencies are named only if they are asked for.
     """
     asked = {*order_of(engine), *AUTO, "interpret"}
     try:
@@ -76,7 +84,11 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
 
 
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
-    """The facts about one plan."""
+    """Collects the facts about one plan.
+
+    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses the plan;
+    None if it does not.
+    """
     outer, inner = named(plan)
     traced, ends = plan.traced, plan.ends
     inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
@@ -97,7 +109,9 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """The name of each result, by its place; the last value of a memory is named as the next value of it."""
+    """Names each result of a plan, by its place; the last value of a memory is named "next" and the memory's
+    name.
+    """
     memories = plan.recurrence.recur.body.nodes
     names = {
         number: f"next {memories[inside].name}"
@@ -115,7 +129,7 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """The type of one element of each value, by name."""
+    """Formats the type of one element of each value, by name."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -123,7 +137,9 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
-    """The name and the net of each stage, in the order they run, and by phase the nodes with new values."""
+    """Yields (name, net, phases) of each stage in the order they run; a phase lists the nodes with new
+    values.
+    """
     for name, net, phases in (
         ("once", plan.net, (plan.once,)),
         *plan.stages,
@@ -135,7 +151,10 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
-    """The stages of a plan that have any work."""
+    """Yields the stages of a plan that have any work, with their costs.
+
+    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
+    """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
         lines = [
@@ -152,14 +171,16 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
 
 
 def inner_extent(net: Net, number: int) -> Extent:
-    """The extent at which a node of a step is computed: rows, or the steps of their inner sequences."""
+    """Returns the extent at which a node of a step is computed: rows, or the steps of their inner
+    sequences.
+    """
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
 
 
 def node_lines(names: Names, number: int) -> list[OperationLine]:
-    """The line of one node, with those of its step where it is an inner recurrence."""
+    """Makes the line of one node, followed by the lines of its step if it is an inner recurrence."""
     node = names.net.nodes[number]
     if node.operation != "recur":
         return [line(names, number)]
@@ -178,7 +199,7 @@ def node_lines(names: Names, number: int) -> list[OperationLine]:
 
 
 def line(names: Names, number: int) -> OperationLine:
-    """The line of one node."""
+    """Makes the line of one node: the names it gives, its expression, and the types."""
     node = names.net.nodes[number]
     gives = [names.of(number)]
     if len(node.types) > 1 or node.operation == "recur":
@@ -191,7 +212,9 @@ def line(names: Names, number: int) -> OperationLine:
 
 
 def flops(net: Net, number: int) -> int:
-    """The number of floating-point operations of a node; a multiply-add is two."""
+    """Counts the floating-point operations of a node for one entry of its extent; a multiply-add counts as
+    two.
+    """
     node = net.nodes[number]
     if node.kind == "matmul":
         lefts, rights = node.sides
@@ -211,7 +234,10 @@ def flops(net: Net, number: int) -> int:
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
-    """The bytes of parameters that nodes read, and of the other values that they read or write."""
+    """Counts the bytes that nodes, run together, read and write.
+
+    Returns (bytes of parameters read, bytes of other values read or written).
+    """
     inside = set(numbers)
     read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}
     foreign = {operand for operand in read if source(net, operand) not in inside}
@@ -229,12 +255,12 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
 
 
 def source(net: Net, number: int) -> int:
-    """The value that a node reads, through any number of views."""
+    """Returns the value that a node reads, found through any number of views."""
     while is_reading(net.nodes[number]):
         number = net.nodes[number].inputs[0]
     return number
 
 
 def nbytes(types: Iterable[Type]) -> int:
-    """Bytes of one element of each."""
+    """Adds up the bytes of one element of each value type."""
     return sum(type_.size * type_.itemsize for type_ in types)

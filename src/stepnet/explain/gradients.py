@@ -1,4 +1,4 @@
-"""A gradient explained: what is saved, what both halves do and hold, and their plans."""
+"""Explanation of a gradient: what is saved, the work and memory of both halves, and their plans."""
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.targets import Order
@@ -12,7 +12,7 @@ NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "onc
 
 
 def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
-    """The facts for people, and the plans of all halves."""
+    """Formats the facts about a gradient as text, with the plans of its halves for the engines asked for."""
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
@@ -21,7 +21,7 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 
 def head(facts: GradientExplanation) -> TitledSection:
-    """The arguments that have gradients, and how these run."""
+    """Makes the section on the arguments that have gradients, the engine and the checkpoints."""
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
     rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
@@ -31,7 +31,7 @@ def head(facts: GradientExplanation) -> TitledSection:
 
 
 def saved_section(facts: GradientExplanation) -> TitledSection:
-    """The values that the forward half saves."""
+    """Makes the section that lists the values which the forward half saves for the backward half."""
     where = "" if facts.checkpoint is None else ", of one piece at a time"
     every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
     rows = [
@@ -41,19 +41,19 @@ def saved_section(facts: GradientExplanation) -> TitledSection:
 
 
 def work_section(facts: GradientExplanation) -> TitledSection:
-    """The costs of each half."""
+    """Makes the section on the costs of each half."""
     return TitledSection("work", tuple(map(half_section, facts.halves)))
 
 
 def half_section(half: Half) -> TitledSection:
-    """The costs of one half, by extent."""
+    """Makes the section on the costs of one half, by extent."""
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
     return TitledSection(half.title, (DocumentTable(tuple(rows), ("<13",)),))
 
 
 def memory_section(facts: GradientExplanation) -> TitledSection:
-    """The bytes that are held beyond arguments and results."""
+    """Makes the section on the bytes that are held beyond arguments and results."""
     memory = facts.memory
     between = sizes_text(memory.kept)
     if memory.piece is not None:
@@ -68,7 +68,7 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
 
 
 def size_section(sizes: Sizes) -> TitledSection:
-    """The costs and the memory of a batch."""
+    """Makes the section on the costs and the memory of a batch of a given size."""
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
         ("forward", amount(sizes.forward, "flop")),
@@ -79,7 +79,7 @@ def size_section(sizes: Sizes) -> TitledSection:
 
 
 def sizes_text(each: Held) -> str:
-    """Bytes by extent, the deepest first."""
+    """Formats bytes by extent, the deepest extent first."""
     ordered = sorted(each.items(), key=lambda pair: -len(pair[0]))
     return (
         ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)
@@ -88,5 +88,5 @@ def sizes_text(each: Held) -> str:
 
 
 def name_of(extent: Extent) -> str:
-    """An extent in words: "per step"."""
+    """Names an extent in words, as "per step"."""
     return NAMES.get(extent, f"per entry of {extent_text(extent)}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from stepnet.compiler.plan.load import Size
+from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
 from stepnet.errors import named
@@ -17,7 +17,7 @@ from stepnet.model.model import Model
 from stepnet.model.program import Asked
 
 Sizes = tuple[int | None, int | None]
-"""The rows and the steps of a call, as far as the caller said them."""
+"""The number of rows and of steps of a call; None for a number that the caller did not give."""
 
 
 def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
@@ -37,7 +37,7 @@ def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
     return text([TitledSection("threads", tuple(shared)), *parts] if shared else parts)
 
 
-def part_sections(layer: Combination, order: Order, size: Size | None) -> Iterator[TitledSection]:
+def part_sections(layer: Combination, order: Order, size: CallSize | None) -> Iterator[TitledSection]:
     """The plan of each part, under its name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):

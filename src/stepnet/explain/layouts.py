@@ -100,7 +100,7 @@ def sense(record: Record, name: str) -> str:
 
 
 def summary(record: Record) -> dict[str, str]:
-    """A record in short, by column of a table of layouts."""
+    """Summarises a record as a row of a table of layouts, by column."""
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
     senses = {name: sense(record, name) if gated else "" for name in ("reset", "update")}

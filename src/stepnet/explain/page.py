@@ -30,8 +30,9 @@ from stepnet.layout.record import Record
 
 @dataclass(frozen=True)
 class PageModule:
-    """A module on the page: its name, its arrays with their record, and their conversion. If that is to the
-    same layout, only one side is drawn.
+    """Module on a page: its name, its arrays with their record, and their conversion.
+
+    If the conversion is to the same layout, only one side is drawn.
     """
 
     name: str
@@ -41,14 +42,14 @@ class PageModule:
 
     @property
     def title(self) -> str:
-        """The names of the source and target layout."""
+        """Names of the source and the target layout, or of the only layout."""
         report = self.conversion.report
         return report.source if report.source == report.target else f"{report.source} → {report.target}"
 
 
 @dataclass(frozen=True)
 class UndrawnModule:
-    """A module that is not drawn because a setting is missing: its name, and the message."""
+    """Module that is not drawn because a setting is missing: its name, and the message."""
 
     name: str
     reason: str
@@ -56,7 +57,10 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """The page, as HTML; title: the heading if there are several modules, such as the file's name."""
+    """Makes the page as HTML.
+
+    modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
+    """
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, PageModule)]
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
@@ -97,7 +101,7 @@ def template() -> Any:
 
 
 def resource(name: str) -> str:
-    """A file of the page."""
+    """Reads a file of the page's templates."""
     return (files("stepnet.explain") / "page_files" / name).read_text(encoding="utf-8")
 
 
@@ -110,7 +114,7 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """The equations of a side in pieces."""
+    """Formats the equations of a side, each split into pieces (text, subscript, gate)."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
@@ -128,7 +132,10 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def panels(drawing: Drawing, side: ConversionSide, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
-    """The panels of an array, each with its lines: labels and numbers."""
+    """Yields the panels of an array, each with its lines as (label, numbers).
+
+    side, tied: the side of the conversion that the array belongs to, and the correspondence of both sides.
+    """
     kinds, seen = tied.kinds(side), set[ParameterBlock]()
     for panel in drawing.panels:
         lines = enumerate(panel.lines)
@@ -143,7 +150,13 @@ def cell_values(
     kinds: Mapping[ParameterBlock, str],
     seen: set[ParameterBlock],
 ) -> Iterator[dict[str, Any] | None]:
-    """The numbers of a line; the first number of each block shows its name."""
+    """Yields what the template needs of each number of a line, None for a gap; a block's first number has its
+    name.
+
+    number: the place of the line in the panel. side: the side of the conversion that the array belongs to.
+    tied: the correspondence of numbers on both sides. kinds: what became of each block, as keys of `MARKS`.
+    seen: the blocks whose names were already shown; new ones are added.
+    """
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):

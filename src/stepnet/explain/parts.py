@@ -1,4 +1,4 @@
-"""The names of the parts of a schedule: the recurrences of a nesting in the order they run."""
+"""Names and descriptions of the parts of a schedule, in the order they run."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from stepnet.compiler.plan.schedule import Part, Schedule
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
-    """Every part with its number, 1 or 1.2 inside another one, and the schedule that it belongs to."""
+    """Yields (number, part, schedule that it belongs to) for every part; 1.2 is a part inside part 1."""
     for place, part in enumerate(schedule.parts):
         number = f"{before}{place}"
         yield number, part, schedule
@@ -18,12 +18,12 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """True if the steps of a recurrence read inner sequences."""
+    """Tells whether the steps of a recurrence read inner sequences."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 
 def inside(part: Part) -> str:
-    """The word for what the steps of a recurrence have inside: sequences, a recurrence, or several."""
+    """Returns the word for what the steps of a recurrence contain: sequences, a recurrence, or several."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
@@ -31,7 +31,7 @@ def inside(part: Part) -> str:
 
 
 def described(part: Part, schedule: Schedule) -> str:
-    """A description of a part, in one line."""
+    """Describes a part of a schedule in one line."""
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"

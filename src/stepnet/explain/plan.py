@@ -1,4 +1,4 @@
-"""A plan explained: the work of each stage, its costs, the engine, and how threads divide a call."""
+"""Explanation of a plan: the work of each stage, its costs, the engine, and how threads divide a call."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,17 +33,20 @@ TITLES = {
 
 
 def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = None) -> str:
-    """The text of `schedule_sections`."""
+    """Formats the sections on a schedule as text; see `schedule_sections`."""
     return text(schedule_sections(schedule, engine, size))
 
 
 def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None = None) -> list[TitledSection]:
-    """A schedule explained: inputs and results, the chosen engine and the refusals, then the work of each
-    stage. size: of a call, for which it also says how threads share it.
+    """Makes the sections on a schedule: inputs and results, the engine and the refusals, and the work of each
+    stage.
 
-    For nested recurrences: the engine, the parts in the order they run, and the stages of each. A flop is one
-    operation on a number. Weights are the parameters that are read each time, values all else that is read or
-    written.
+    For nested recurrences they are on the engine, the parts in the order they run, and the stages of each
+    part. A flop is one operation on a number. Weights are the parameters that are read each time, values are
+    all other bytes read or written.
+
+    engine: the engine asked for. size: the size of a call; with it the sections also say how threads share
+    the call.
     """
     chosen, engines = choice(schedule, engine)
     if schedule.whole is not None:
@@ -66,7 +69,10 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
 
 
 def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
-    """The size of a call of so many sequences of so many steps each; None where neither is given."""
+    """Makes the size of a call of `rows` sequences of `steps` steps each; None if neither is given.
+
+    Raises `InputError` for numbers that are not whole or less than 1.
+    """
     if rows is None and steps is None:
         return None
     meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
@@ -79,7 +85,12 @@ def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
 
 
 def engine_section(chosen: str | None, engines: dict[str, str | None]) -> TitledSection:
-    """The chosen engine, the processor if the user chose it, and the refusals of the other engines."""
+    """Makes the section on the chosen engine, the processor if the user chose it, and the other engines'
+    refusals.
+
+    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses; None if it
+    does not.
+    """
     engine = shared_engine(chosen)
     code_for = None if engine is None else engine.code_for()
     rows = [("code for", code_for)] if code_for else []
@@ -90,7 +101,9 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
 
 
 def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
-    """The engine of one part and the refusals before it, where several engines are asked for."""
+    """Makes the table of one part's engine and the refusals before it; none if a single engine is asked
+    for.
+    """
     engines = engines_of(asked)
     if len(engines) < 2:
         return ()
@@ -103,12 +116,12 @@ def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
 
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
-    """Facts with their names, in the columns of all explanations."""
+    """Makes a table of (name, fact) rows in the columns that all explanations have."""
     return DocumentTable(tuple(rows), FACTS, wraps=True)
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
-    """The way in which threads share a call of a size; nothing without a size."""
+    """Makes the section on how threads share a call of a size; none without a size."""
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
@@ -118,8 +131,10 @@ def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) ->
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:
-    """The times of independent recurrences one after the other and at once, and of layers that read one
-    another's outputs as a wavefront; a gap ahead of each.
+    """Yields sections, with a gap ahead of each, on parts of a schedule that can run at the same time.
+
+    They compare the times of independent recurrences one after the other and at once, and of layers that read
+    one another's outputs one after the other and as a wavefront.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
@@ -140,13 +155,13 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
 
 
 def shared_engine(name: str | None) -> SharedEngine | None:
-    """The engine with this name if its threads share a call; None for several engines, or for none."""
+    """Returns the engine with this name if its threads share a call; None for other names."""
     engine = engine_named(name) if name in engine_names() else None
     return engine if isinstance(engine, SharedEngine) else None
 
 
 def described_size(size: CallSize) -> str:
-    """The size of a call in words."""
+    """Describes the size of a call in words."""
     rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
     return f"{rows} of {size.longest} steps"
 
@@ -155,7 +170,7 @@ def described_size(size: CallSize) -> str:
 
 
 def ends_section(facts: Explanation) -> TitledSection:
-    """The inputs of a plan."""
+    """Makes the section on the inputs, memories and parameters of a plan, and its direction."""
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
         for name in ("inputs", "memories", "statics", "parameters")
@@ -165,13 +180,13 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """The work of each stage, and the results."""
+    """Makes the sections on the work of each stage, and on the results."""
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
 def stage_section(stage: StageFacts) -> TitledSection:
-    """The costs of a stage, and its operations by phase."""
+    """Makes the section on a stage: its costs, and its operations by phase."""
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
     if len(stage.phases) == 1:
@@ -181,7 +196,7 @@ def stage_section(stage: StageFacts) -> TitledSection:
 
 
 def costs_text(flops: int, weights: int, values: int) -> str:
-    """The costs of some work: flops, bytes of parameters, and bytes of other values."""
+    """Formats the costs of some work: flops, bytes of parameters (weights), and bytes of other values."""
     parts = [amount(flops, "flop")]
     parts += [f"{amount(weights, 'B')} of weights"] if weights else []
     parts += [f"{amount(values, 'B')} of values"] if values else []

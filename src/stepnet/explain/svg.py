@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class BoxPosition:
-    """The position and size of a box."""
+    """Position and size of a box in the picture."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ class BoxPosition:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as an SVG image."""
+    """Draws the picture of a graph as an SVG image."""
     spots = laid_out(picture)
     width = max(spot.x + spot.width for spot in spots) + BESIDE
     height = max(spot.y + spot.height for spot in spots) + ABOVE
@@ -62,7 +62,7 @@ def svg(picture: Picture) -> str:
 
 
 def html(picture: Picture, title: str) -> str:
-    """The picture as a page."""
+    """Draws the picture of a graph as an HTML page."""
     return PAGE.format(title=escape(title), svg=svg(picture))
 
 
@@ -74,9 +74,12 @@ FORMS: Mapping[str, Callable[[Picture, str], str]] = {
 
 
 def write(picture: Picture, path: Path, force: bool = False) -> None:
-    """Writes the picture, in the form that the name of the file says.
+    """Writes the picture to a file, as SVG or HTML by the suffix of its name.
 
-    Raises `InputError` for another one, `FileError` if the file exists, unless `force`, or cannot be written.
+    force: whether to replace a file that exists.
+
+    Raises `InputError` for another suffix, and `FileError` if the file exists without `force` or cannot be
+    written.
     """
     if path.suffix not in FORMS:
         raise InputError(f"a drawing is written as {' or '.join(FORMS)}, not as {path.name}")
@@ -90,7 +93,7 @@ def write(picture: Picture, path: Path, force: bool = False) -> None:
 
 
 def laid_out(picture: Picture) -> list[BoxPosition]:
-    """Where the boxes are: each below all that it reads, those of one level beside one another."""
+    """Places the boxes: each below all boxes that it reads, and boxes of one level beside one another."""
     levels = [0] * len(picture.boxes)
     for place in range(len(levels)):
         sources = [arrow.source for arrow in picture.arrows if place in arrow.targets]
@@ -111,7 +114,7 @@ def laid_out(picture: Picture) -> list[BoxPosition]:
 
 
 def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
-    """The width and height of a box, below which what it gives is written."""
+    """Returns (width, height) of a box, with room below for the labels of the values that it gives."""
     texts = [box.title, *box.lines, box.engine]
     below = sum(len(arrow.text) + 2 for arrow in gives)
     width = max(below, *map(len, texts)) * LETTER + 2 * PAD
@@ -119,7 +122,10 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
 
 
 def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
-    """A box and its lines."""
+    """Draws a box and its lines of text.
+
+    colour: the colour of the box.
+    """
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
     shape = f'x="{spot.x:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'
@@ -130,7 +136,9 @@ def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
 
 
 def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
-    """The values that a box gives: each with its size below the box, and a line to each of its readers."""
+    """Draws the values that a box gives: each with its type below the box, and a line to each of its
+    readers.
+    """
     drawn = list[str]()
     for number, arrow in enumerate(arrows):
         spot = spots[arrow.source]
@@ -148,6 +156,6 @@ def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
 
 
 def text(line: str, x: float, y: float, kind: str) -> str:
-    """A line of text."""
+    """Draws a line of text at (x, y); `kind` is its CSS class, "" for none."""
     named = f' class="{kind}"' if kind else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}">{escape(line)}</text>'

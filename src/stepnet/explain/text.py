@@ -6,13 +6,13 @@ from textwrap import wrap
 from stepnet.explain.document import DocumentTable, Item, OperationLine, TitledSection
 
 WIDTH = 100
-"""Where the types of operations end."""
+"""The column at which the types of operations end."""
 WRAPPED = 86
-"""The longest line of what is wrapped."""
+"""The longest line of wrapped text."""
 
 
 def text(sections: Iterable[TitledSection]) -> str:
-    """The text of an explanation.
+    """Formats the sections of an explanation as text.
 
     >>> engines = DocumentTable((("llvm", "chosen"), ("onednn", "runs it if asked for")))
     >>> print(text([TitledSection("engines", (engines,))]))
@@ -24,7 +24,7 @@ def text(sections: Iterable[TitledSection]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """The lines of an item."""
+    """Yields the lines of an item of an explanation, indented."""
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
@@ -39,14 +39,14 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """An operation, with the types of its values at the end of its last line."""
+    """Yields the lines of an operation, with the types of its values at the end of the last one."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
 
 
 def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
-    """The rows of a table."""
+    """Yields the lines of a table, indented."""
     if not table.rows:
         return
     columns = table.columns or ("<",) * (len(table.rows[0]) - 1)
@@ -57,12 +57,12 @@ def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
 
 
 def padded(cell: str, column: str, widest: int) -> str:
-    """A cell in the width of its column, and the space to the next one."""
+    """Pads a cell to the width of its column, with the space to the next one."""
     return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """A text after its head, on as many lines as it needs."""
+    """Wraps a text after a head to as many lines as it needs, indented below the head."""
     return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 
@@ -70,7 +70,7 @@ def wrapped(head: str, text: str) -> list[str]:
 
 
 def amount(count: int, unit: str) -> str:
-    """A number of flops or bytes with three digits.
+    """Formats a number of flops or bytes with three digits.
 
     >>> amount(640, "flop"), amount(24_576, "B")
     ('640 flop', '24.6 kB')

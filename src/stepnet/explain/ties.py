@@ -26,7 +26,10 @@ MARKS = {  # by kind of move, the most remarkable last: a sign, and the text of 
 
 @dataclass(frozen=True)
 class ConversionSide:
-    """A side of a conversion: arrays with record, sizes and semantics. key: "source" or "target"."""
+    """Side of a conversion: arrays with their record, sizes and semantics.
+
+    key: "source" or "target".
+    """
 
     key: str
     arrays: Mapping[str, Array]
@@ -36,7 +39,7 @@ class ConversionSide:
 
     @property
     def places(self) -> dict[ParameterBlock, Region]:
-        """The region of each block of this side."""
+        """Region of each block of this side."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
@@ -78,7 +81,7 @@ class Ties:
                 self.by_source.setdefault(block, []).append(move)
 
     def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
-        """Returns what became of each block of a side, as keys of `MARKS`."""
+        """Returns what became of each block of a side, as keys of `MARKS`, such as "moved"."""
         if not self.several:
             return dict.fromkeys(side.places, "moved")
         if side is self.target:
@@ -92,7 +95,9 @@ class Ties:
         }
 
     def to(self, side: ConversionSide, cell: DrawnNumber) -> list[str]:
-        """Returns the keys of the numbers on the other side that correspond to a number."""
+        """Lists the keys of the numbers on the other side that correspond to a number; none if there is only
+        one side.
+        """
         if not self.several:
             return []
         if side is self.source:

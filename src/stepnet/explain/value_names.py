@@ -1,4 +1,4 @@
-"""The names of values in an explanation: numbered in the order in which they are computed."""
+"""Names of values in an explanation: numbered in the order in which they are computed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,13 +10,17 @@ from stepnet.explain.expressions import constant, view
 
 @dataclass
 class Names:
-    """The names of the values of one net. `known` are names of values that are no views."""
+    """Names of the values of one net.
+
+    known: the names of values that are not views, by number of the node; they are added as values are
+    numbered.
+    """
 
     net: Net
     known: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, number: int) -> str:
-        """The name of a value."""
+        """Returns the name of a value; for a view, an expression of the value that it reads."""
         node = self.net.nodes[number]
         if number in self.known:
             return self.known[number]
@@ -27,7 +31,7 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Numbers the nodes that each give one new value, from `count`; returns the next number."""
+        """Numbers the nodes that each give one new value, as %1, from `count` on; returns the next number."""
         for number in numbers:
             node = self.net.nodes[number]
             is_one = len(node.types) == 1 and node.operation != "recur"
@@ -38,24 +42,28 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """True for a node that only reads one value in another way: a view, or a value that every step reads."""
+    """Tells whether a node only reads one value in another way: a view, or a value that every step reads."""
     return node.operation == "expand" or node.is_view
 
 
 def is_work(node: Node) -> bool:
-    """True for a node that computes something: it is neither a way to read a value nor an input."""
+    """Tells whether a node computes something: it neither only reads a value nor is an input."""
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 
 def named(plan: Plan) -> tuple[Names, Names]:
-    """The names of values around the loop and in it, numbered in the order in which stages run."""
+    """Names the values of a plan, numbered in the order in which stages run.
+
+    Returns (names around the loop, names in the loop's body).
+    """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1
     for phases in ((plan.once,), plan.sequence, plan.before):
         count = outer.number((n for phase in phases for n in phase), count)
     memories = plan.recurrence.recur.memories
     for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
-        # A memory is called as it begins where that is an input of the call, and else as in the step.
+        # A memory has the name of its initial value if that is an input of the call, else its name in the
+        # step.
         begins = plan.net.nodes[outside].operation == "input"
         if begins or inside not in memories:
             inner.known[inside] = outer.of(outside)
@@ -70,7 +78,10 @@ def named(plan: Plan) -> tuple[Names, Names]:
 
 
 def of_inner_step(outer: Names, number: int) -> Names:
-    """The names of values in the step of an inner recurrence: %3.1 in that which computes %3."""
+    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
+
+    outer: the names of the net around the recurrence. number: the node of the recurrence in it.
+    """
     node = outer.net.nodes[number]
     recur = node.recur
     names = Names(recur.body)

@@ -39,41 +39,47 @@ FEATURE, JOINED = "_", "*"
 
 
 class AxesError(ModelError):
-    """Axes do not fit an operator. They may with other axes of the model's inputs."""
+    """Error for an operator whose operands have axes that do not fit it.
+
+    It is apart from `ModelError` because the reader of a model may try again with other axes of the model's
+    inputs.
+    """
 
 
 def is_rows(part: int | str) -> bool:
-    """Whether a part of an axis is the sequences, in any order."""
+    """Tells whether a part of an axis stands for the sequences, in any order."""
     return isinstance(part, str) and part.startswith(SEQUENCES)
 
 
 def is_packed(part: int | str) -> bool:
-    """Whether a part of an axis is the steps of all sequences, end to end."""
+    """Tells whether a part of an axis stands for the steps of all sequences, laid end to end."""
     return isinstance(part, str) and part.startswith(PACKED)
 
 
 def is_feature(axis: Axis) -> bool:
-    """Whether an axis is a feature: it has neither sequences nor steps."""
+    """Tells whether an axis is a feature: no part of it stands for sequences or steps."""
     return not symbols_in((axis,))
 
 
 def symbols_of(part: str) -> tuple[str, ...]:
-    """The symbols whose product is the size of a part."""
+    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a part of an axis."""
     return (STEPS,) if part == STEPS else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
 
 
 def symbols_in(axes: Axes) -> list[str]:
-    """The symbols that the sizes of axes are made of."""
+    """Lists the symbols (`SEQUENCES`, `STEPS`) in the sizes of axes, with repetitions."""
     return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """The sizes that are features."""
+    """Returns the sizes in axes which are integers, and so features, in order."""
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 
 def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
-    """The size of an axis, an integer or a `Size`. stated: the numbers of symbols that a file states.
+    """Returns the size of an axis: an integer, or a `Size` if it depends on the number of sequences or steps.
+
+    stated: the numbers of sequences and steps that the model's file states, by their symbols.
 
     >>> size_of((2, "sequences"))
     2 x sequences
@@ -87,18 +93,19 @@ def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
 
 
 def extent_of(axes: Axes) -> Extent:
-    """The extent of a value that has these axes."""
+    """Returns the extent of a value with these axes: per step, per sequence, or constant."""
     symbols = symbols_in(axes)
     return PER_STEP if STEPS in symbols else PER_ROW if symbols else CONST
 
 
 def text_of(axes: Axes) -> str:
-    """Axes as text for messages."""
+    """Formats axes as text for messages, as `[sequences, 2 x steps]`."""
     return f"[{', '.join(' x '.join(map(str, axis)) for axis in axes)}]"
 
 
 def axes_of(letters: str, features: Sequence[int]) -> Axes:
-    """Axes from a letter for each: N for sequences, T for steps, S for packed steps, and _ for a feature.
+    """Makes axes from a letter for each: N for sequences, T for steps, S for packed steps, and _ for a
+    feature.
 
     features: the sizes of the features in their order.
 
@@ -110,13 +117,13 @@ def axes_of(letters: str, features: Sequence[int]) -> Axes:
 
 
 def letters_of(axes: Axes) -> str:
-    """The letter of each axis."""
+    """Returns the letter of each axis, as `axes_of` takes; `JOINED` for an axis of several parts."""
     letters = {axis: letter for letter, axis in LETTERS.items()}
     return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
 
 
 def words(letters: str) -> str:
-    """The names of axes by their letters, for messages.
+    """Names axes by their letters, for messages.
 
     >>> words("TN_")
     'steps, sequences, features'
@@ -125,10 +132,13 @@ def words(letters: str) -> str:
 
 
 def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None = None) -> Axes:
-    """The axes of a value whose numbers are given other sizes, in the same order.
+    """Returns the axes of a value after a reshape: its numbers get other sizes and keep their order.
 
-    stated: the numbers of sequences and of steps that a file states, which may stand for their symbols.
-    Raises `ModelError` for sizes that take numbers of several sequences or steps together.
+    sizes: the sizes after the reshape.
+    stated: the numbers of sequences and of steps that the model's file states, which may stand for their
+        symbols in `sizes`.
+
+    Raises `ModelError` if an axis of the result would mix numbers of several sequences or steps.
 
     >>> regrouped((("sequences",), ("steps",), (6,)), [Size(("sequences", "steps")), 2, 3])
     (('sequences', 'steps'), (2,), (3,))
@@ -145,8 +155,9 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
 
 
 def joined_parts(axes: Axes) -> list[int | str]:
-    """The parts of axes, in which features that lie side by side are one. A one stays only where the part
-    behind it is no feature.
+    """Lists the parts of axes, where features that lie side by side are multiplied to one part.
+
+    A part of size one stays only if the next part is not a feature.
     """
     parts = list[int | str]()
     for part in (part for axis in axes for part in axis):
@@ -159,7 +170,14 @@ def joined_parts(axes: Axes) -> list[int | str]:
 
 
 def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> Axis | None:
-    """Takes the axis of this size from the front of parts; None if no parts make it up."""
+    """Removes parts from the front of a list that make up an axis of a given size, and returns this axis.
+
+    parts: the parts of axes which are left; the list is changed.
+    size: the size of the axis, an integer or a `Size`.
+    stated: the numbers of sequences and of steps that the model's file states.
+
+    Returns None if no parts at the front make up the size.
+    """
     if is_number(size, 1) and parts[:1] == [1]:
         return (parts.pop(0),)
     while not is_number(size, 1) and parts[:1] == [1]:
@@ -189,7 +207,7 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
 
 
 def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
-    """The error for a shape that takes numbers of several sequences or steps together."""
+    """Makes the error for a reshape whose axes would mix numbers of several sequences or steps."""
     wanted = ", ".join(map(str, sizes))
     return ModelError(
         f"a tensor {text_of(axes)} is read as [{wanted}], which mixes sequences or steps: transpose it first"
@@ -197,9 +215,14 @@ def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
 
 
 def mixes(symbol: str, axes: Axes) -> ModelError:
-    """The error for an operation over all sequences, or over steps that it does not go along."""
+    """Makes the error for an operation over all sequences, or over steps where the operation does not support
+    it.
+
+    symbol: `SEQUENCES` or `STEPS`, which the operation goes over.
+    axes: the axes of the operand.
+    """
     reasons = {
         SEQUENCES: "which mixes them: each sequence's results are its own",
-        STEPS: "which this operation of a model does not",
+        STEPS: "which this operation does not support",
     }
     return ModelError(f"it goes over the {symbol} of {text_of(axes)}, {reasons[symbol]}")

@@ -19,9 +19,13 @@ from stepnet.model.counting import length_of
 
 
 def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
-    """The operands, in which the number of steps is replaced by a value per sequence if others are traced.
+    """Replaces operands which are the number of steps by a traced value per sequence, if any operand is
+    traced.
 
-    like: a value per step. Raises `AxesError` for the number of sequences.
+    A symbolic number of steps cannot be computed with a traced value; the length of each sequence can. Raises
+    `AxesError` for an operand that is the number of sequences.
+
+    like: a value per step, from which the lengths are taken.
     """
     dtypes = [
         value.value.dtype for value in operands if value is not None and isinstance(value.value, Traced)
@@ -30,7 +34,12 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
-    """The value per sequence for an operand that is the number of steps; any other operand, unchanged."""
+    """Returns the length of each sequence for an operand that is the number of steps; other operands
+    unchanged.
+
+    like: a value per step, from which the lengths are taken.
+    dtype: the dtype of the result.
+    """
     size = value.value.item() if value.is_constant and value.value.size == 1 else None
     if not isinstance(size, Size | Last):
         return value

@@ -28,7 +28,10 @@ from stepnet.importers.values import Array, at_one_extent, check_room, reshaped,
 
 @dataclass(frozen=True)
 class Unusable:
-    """A placeholder for a value that no operator can compute with. reason: why not, for messages."""
+    """Placeholder for a value that no operator can compute with.
+
+    reason: why not, for messages.
+    """
 
     reason: str
 
@@ -39,7 +42,7 @@ LENGTHS = Unusable("it reads the lengths of the sequences, which only recurrence
 
 @dataclass(frozen=True)
 class Placed:
-    """A value and its axes.
+    """Value of a model that is read, with its axes.
 
     value: a value of the net, or an array if it is known ahead. It has the features, in the order of the
         axes. A number without axes, as the length of a sequence, may have a deeper extent than its axes.
@@ -61,89 +64,90 @@ class Placed:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a known array, and no value of the net."""
+        """Whether the value is a known array, and not computed by the net."""
         return not isinstance(self.value, Traced)
 
     @property
     def is_array(self) -> bool:
-        """Whether it is a known array of features alone."""
+        """Whether the value is a known array whose axes are all features."""
         return self.is_constant and not symbols_in(self.axes)
 
     @property
     def features(self) -> tuple[int, ...]:
-        """The sizes of its features."""
+        """Sizes of the value's features."""
         return shape_of(self.value)
 
     @property
     def letters(self) -> str:
-        """The letter of each axis; see `axes_of`."""
+        """Letters of the value's axes as one string; see `axes_of`."""
         return letters_of(self.axes)
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        """The sizes of all axes; those of sequences and steps are symbolic."""
+        """Sizes of all axes; sizes of sequences and steps are symbolic (`Size`)."""
         return tuple(size_of(axis, dict(self.stated)) for axis in self.axes)
 
     @property
     def array(self) -> Array:
-        """The array of a constant of features alone; raises `ModelError` for other values."""
+        """Array of a constant whose axes are all features; raises `ModelError` for other values."""
         if not self.is_array:
             raise ModelError("an operand is computed from the inputs, where a constant is expected")
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """The number of an axis, counted from the front. count: the number of axes that will be added."""
+        """Returns the number of an axis from the front, where `number` may be negative and `count` axes will
+        be added.
+        """
         rank = len(self.axes) + count
         if not -rank <= number < rank:
             raise ModelError(f"its operand has {rank} axes, so there is no axis {number}")
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """The index of the feature at an axis, counted from the last, which is -1; raises `AxesError` if the
-        axis is not a feature.
+        """Returns the index of the feature at an axis, from the last (-1); raises `AxesError` for other
+        axes.
         """
         if not is_feature(self.axes[axis]):
             raise AxesError(f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Another value with these axes, or its own. It has no fact about padding."""
+        """Returns another value with these axes (by default its own) and no fact about padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Another value, whose axes have these letters, and the sizes of its features."""
+        """Returns another value with axes given by letters (see `axes_of`) and the sizes of its features."""
         return self.with_value(value, axes_of(letters, shape_of(value)))
 
     def shaped(self, axes: Axes) -> "Placed":
-        """Its numbers in their order with other axes."""
+        """Returns the value reshaped to other axes; its numbers keep their order."""
         return self.with_value(reshaped(self.value, features_of(axes)), axes)
 
 
 def check_unpaired(axes: Axes) -> None:
-    """Raises `AxesError` for axes of which two are those of the sequences, or of the steps."""
+    """Raises `AxesError` if two of the axes are of sequences, or two of steps."""
     symbols = symbols_in(axes)
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:
             raise AxesError(
-                f"a tensor {text_of(axes)} pairs each of the {symbol} with each other one, which no value of "
-                "a model does"
+                f"a tensor {text_of(axes)} has two axes of {symbol}, which no value of a model has"
             )
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` for an output that has sequences or steps joined with features in an axis."""
+    """Raises `ModelError` if an axis of the output `what` joins sequences or steps with features."""
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 
 
 def constant(array: Any) -> Placed:
-    """The value of a constant array, all of whose axes are features."""
+    """Makes the value of a constant array; all its axes are features."""
     array = np.asarray(array)
     return Placed(array, tuple((size,) for size in array.shape))
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """The numbers of sequences and steps that the model's file states, collected from all these values."""
+    """Collects the (symbol, number) pairs that the model's file states, from values."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 
@@ -151,7 +155,9 @@ def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
 
 
 def joint_axes(values: Sequence[Placed]) -> Axes:
-    """The axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not fit."""
+    """Returns the axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not
+    fit.
+    """
     rank = max((len(value.axes) for value in values), default=0)
     columns = zip(*((ONE,) * (rank - len(value.axes)) + value.axes for value in values), strict=True)
     axes = tuple(joint_axis(column, values) for column in columns)
@@ -160,7 +166,11 @@ def joint_axes(values: Sequence[Placed]) -> Axes:
 
 
 def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
-    """The axis that the axes of values at one place are broadcast to."""
+    """Returns the axis that the axes of several values at one place are broadcast to.
+
+    column: the axis of each value.
+    values: the values, for the message of the `AxesError` that is raised if they do not fit.
+    """
     others = list(dict.fromkeys(axis for axis in column if axis != ONE))
     if all(map(is_feature, others)):
         return np.broadcast_shapes(*(features_of((axis,)) for axis in others)) if others else ONE
@@ -177,16 +187,19 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """The error for axes that are joined in different orders."""
+    """Makes the error for two axes that join sequences and steps in different orders."""
     return AxesError(
-        f"tensors meet whose sequences and steps lie in two orders: {text_of((first,))} and "
-        f"{text_of((second,))}"
+        "tensors are combined whose sequences and steps are joined in different orders: "
+        f"{text_of((first,))} and {text_of((second,))}"
     )
 
 
 def beside(x: Placed, axes: Axes) -> Any:
-    """The value for an operation whose result has these axes: with as many axes of features, of which those
-    of size one stay so. An array gets no more axes, as NumPy's rules broadcast it.
+    """Reshapes a value for an operation whose result has these axes, so that its features lie at their
+    places.
+
+    It gets as many axes of features as the result; a feature of size one stays so. An array gets no more
+    axes, as NumPy's rules broadcast it.
     """
     own = ((1,),) * (len(axes) - len(x.axes)) + x.axes
     features = list[int]()
@@ -203,7 +216,7 @@ def beside(x: Placed, axes: Axes) -> Any:
 
 
 def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """The result of an elementwise function on values, which are broadcast."""
+    """Applies an elementwise function to values, which are broadcast to their joint axes."""
     axes = joint_axes(values)
     check_room(features_of(axes))
     operands = at_one_extent([beside(value, axes) for value in values])

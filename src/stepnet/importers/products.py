@@ -54,7 +54,8 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         raise unlike(a, b)
     if lead != b.axes[:-2]:
         raise ModelError(
-            f"matrices {text_of(a.axes)} and {text_of(b.axes)} are multiplied, which lie in two orders"
+            f"matrices {text_of(a.axes)} and {text_of(b.axes)} are multiplied, whose sequences and "
+            "steps are joined in different orders"
         )
     axes, heads = (*lead, m, n), features_of(lead)
     rows, columns, inner = (features_of((axis,)) for axis in (m, n, k))

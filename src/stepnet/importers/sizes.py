@@ -1,4 +1,6 @@
-"""Sizes that are known only when a model runs: the number of sequences, of steps, and multiples of these."""
+"""Sizes that are known only when a model runs: the number of sequences, the number of steps, and
+multiples.
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -13,7 +15,7 @@ SEQUENCES, STEPS = "sequences", "steps"
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A symbolic size: a product of symbols and an integer. It may be an element of a shape.
+    """Size which is known only when a model runs: a product of symbols and an integer. Shapes may hold it.
 
     symbols: the symbols, sorted.
     times: the integer.
@@ -70,13 +72,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Last:
-    """The index of a step counted from the end: the number of steps minus `back`."""
+    """Index of a step counted from the end: the number of steps minus `back`."""
 
     back: int
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal in every call; raises `ModelError` if that depends on the call."""
+    """Tells whether two sizes are equal in every call; raises `ModelError` if that depends on the call."""
     if a == b:
         return True
     for size, other in ((a, b), (b, a)):
@@ -88,10 +90,10 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def is_number(size: Any, number: int) -> bool:
-    """Whether a size is known and equals a number."""
+    """Tells whether a size is known and equals a number."""
     return not isinstance(size, Size) and int(size) == number
 
 
 def product(sizes: Any) -> Any:
-    """The product of sizes, of which some may be symbolic."""
+    """Multiplies sizes, some of which may be symbolic (`Size`)."""
     return prod(sizes, start=1)

@@ -1,7 +1,4 @@
-"""Values of a net or arrays, of which an operator sees the features alone: their shapes, orders and extents.
-
-A value per sequence or per step has its features behind the rows; a parameter and an array have nothing else.
-"""
+"""Functions on the features of traced values and of arrays alike: their shapes, orders and extents."""
 
 from collections.abc import Sequence
 from math import prod
@@ -21,36 +18,36 @@ MOST = 2**27
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """The sizes of the features of a value."""
+    """Returns the sizes of the features of a traced value or an array."""
     return value.type.shape if isinstance(value, Traced) else np.shape(value)
 
 
 def first_feature(value: Any) -> int:
-    """The place of the first feature among the axes that the value has for NumPy."""
+    """Returns the index of a value's first feature among the axes that NumPy's functions see."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
 def extent_of_value(value: Any) -> Extent:
-    """The extent of a value; that of an array is a parameter's."""
+    """Returns the extent of a value; an array has the extent of a parameter."""
     return value.type.extent if isinstance(value, Traced) else CONST
 
 
 def reshaped(value: Any, features: Sequence[int]) -> Any:
-    """A value with its features in another shape."""
+    """Reshapes the features of a traced value or an array."""
     if isinstance(value, Traced):
         return traced.reshaped(value, tuple(features))
     return value.reshape(tuple(features))
 
 
 def transposed(value: Any, order: Sequence[int]) -> Any:
-    """A value with its features in another order."""
+    """Transposes the features of a traced value or an array."""
     if isinstance(value, Traced):
         return traced.transposed(value, tuple(order))
     return np.transpose(value, order)
 
 
 def broadcast(value: Any, features: Sequence[int]) -> Any:
-    """A value with its features repeated until they have these sizes."""
+    """Repeats the features of a traced value or an array until they have these sizes."""
     check_room(features)
     if isinstance(value, Traced):
         return broadcast_to_features(value, tuple(features))
@@ -58,22 +55,22 @@ def broadcast(value: Any, features: Sequence[int]) -> Any:
 
 
 def part_of(value: Any, place: int, part: Any) -> Any:
-    """A part of a value along a feature. place: the feature's place among the features."""
+    """Takes a part (an index or slice) of a value along the feature number `place`."""
     return value[(*(slice(None),) * (first_feature(value) + place), part)]
 
 
 def to_extent(value: Traced, extent: Extent) -> Traced:
-    """The value at an extent, unless it is at a deeper one."""
+    """Expands a value to an extent, unless it is at this extent or a deeper one."""
     return value if len(value.type.extent) >= len(extent) else apply("expand", value, extent=extent)
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """The deepest extent of values."""
+    """Returns the deepest extent of values: per step before per sequence before constant."""
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """The values at the deepest extent of all. Arrays and parameters stay what they are."""
+    """Expands traced values to the deepest extent among all; arrays and parameters stay as they are."""
     extent = deepest(values)
     return [
         to_extent(value, extent) if isinstance(value, Traced) and not value.is_constant else value
@@ -82,18 +79,18 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def repeated_at(array: Array, like: Traced) -> Traced:
-    """An array expanded to the extent of a traced value."""
+    """Expands an array to the extent of a traced value."""
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=like.type.extent)
 
 
 def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A value in a dtype; formats keep that of an operand where NumPy's result is wider."""
+    """Casts a value to a dtype. Formats keep the dtype of an operand where NumPy's result would be wider."""
     return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
 
 
 def check_room(sizes: Sequence[int]) -> None:
-    """Raises `ModelError` for sizes of an array that is far larger than those of models, or negative."""
+    """Raises `ModelError` for sizes of an array that are negative, or far larger than those of models."""
     if min(sizes, default=0) < 0:
         raise ModelError(f"it makes an array of sizes {list(sizes)}, of which one is negative")
     if prod(sizes) > MOST:

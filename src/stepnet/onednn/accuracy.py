@@ -1,4 +1,4 @@
-"""The error of a recurrence in low precision, relative to the same recurrence in float32."""
+"""Error of a recurrence in low precision, relative to the same recurrence in float32."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Differences of outputs from those of float32, over samples.
+    """Differences of a recurrence's outputs in a low-precision dtype from its outputs in float32, over
+    samples.
 
     Attributes:
         dtype: The dtype that was compared.
@@ -38,7 +39,9 @@ class Accuracy:
 
 
 def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accuracy:
-    """The accuracy of outputs. pairs: the outputs in the dtype, and those in float32."""
+    """Computes the accuracy of outputs. pairs: for each sample, (outputs in the dtype, outputs in
+    float32).
+    """
     lows = np.concatenate([np.zeros(0), *(np.asarray(low, np.float64).ravel() for low, _ in pairs)])
     whole = np.concatenate([np.zeros(0), *(np.asarray(right, np.float64).ravel() for _, right in pairs)])
     away = lows - whole
@@ -47,5 +50,5 @@ def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accur
 
 
 def rms(values: Array) -> float:
-    """The root of the mean square; 0 of no numbers."""
+    """Computes the root of the mean square of numbers; 0 for no numbers."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0

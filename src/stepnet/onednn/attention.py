@@ -1,4 +1,4 @@
-"""A GRU with attention: one number per step says how much of the update gate keeps the memory."""
+"""A GRU with attention: one number per step determines how much of the update gate keeps the memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ def augru(
     dtype: str | None = None,
     path: str | None = None,
 ) -> Layer:
-    """A GRU with attention (AUGRU) of the weights of a GRU in any layout, on oneDNN.
+    """Makes a GRU with attention (AUGRU) on oneDNN, from the weights of a GRU in any layout.
 
     A call takes one number a per step, `layer(x, h0, attention=a)`. It scales down the update gate u, which
     keeps the memory:
@@ -27,22 +27,22 @@ def augru(
         h' = (1 - a) u h + (1 - (1 - a) u) n
 
     So 0 is the GRU itself, and 1 puts the candidate n in the place of the memory. n resets before the
-    recurrent product (augru) or after it (lbr_augru), as the layout says. Where u writes in the layout, its
-    complement is what keeps. Source: oneDNN's documentation of the primitive; the code that Zhou et al.,
-    "Deep Interest Evolution Network" (arXiv 1809.03672), published computes this. Their article writes
-    h' = (1 - a u) h + a u n, which is another function, and no primitive computes it.
+    recurrent product (augru) or after it (lbr_augru), as the layout says. In a layout whose u writes the
+    candidate, 1 - u is used. Source: oneDNN's documentation of the primitive; the code that Zhou et al.,
+    "Deep Interest Evolution Network" (arXiv 1809.03672), published computes this. Their article writes h' =
+    (1 - a u) h + a u n, which is another function, and no primitive computes it.
 
     Args:
         arrays: Arrays by the framework's own names, of one layer and direction; see `stepnet.convert`.
         layout: The name of their layout, such as "torch.gru" or "paddle.fusion_gru".
-        semantics: What the layout leaves open, by field of `Semantics`.
-        dtype: float32, bfloat16 or float16; by default that of the arrays.
+        semantics: Values for the settings that the layout does not fix, by field of `Semantics`.
+        dtype: float32, bfloat16 or float16; by default the dtype of the arrays.
         path: The library; by default the one of STEPNET_ONEDNN, or the one that is installed.
 
     Raises:
         InputError: For weights of anything but a GRU, and as `layer`.
         LayoutError, LibraryError: As `layer`.
-        RefusedError: For activations that oneDNN lacks: no other engine runs this; and as `layer`.
+        RefusedError: For activations that oneDNN lacks, as no other engine runs this cell; and as `layer`.
 
     >>> import numpy as np
     >>> from stepnet import onednn
@@ -58,6 +58,6 @@ def augru(
         raise RefusedError(f"onednn: a GRU with attention runs on oneDNN alone, and {made.reason}")
     cell = made.recurrence.cell
     if cell not in ATTENDED:
-        raise InputError(f"augru is of the weights of a GRU, and {layout} has those of the cell {cell}")
+        raise InputError(f"augru takes the weights of a GRU, and {layout} is a layout of the cell {cell}")
     attending = replace(made, recurrence=replace(made.recurrence, cell=ATTENDED[cell]))
     return attending if dtype is None else attending.in_dtype(dtype)

@@ -1,9 +1,4 @@
-"""A cache of the layers that operators make of their arguments, and the statistics of all caches.
-
-An operator is a function: every call has the weights as arguments, and a caller may have changed them in
-place. So weights are compared, bit by bit, with copies of those that a layer was made of. That is faster than
-reordering them, and takes a small part of the time of a call.
-"""
+"""Cache of the layers that operators make from their arguments, and statistics of all caches."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -26,23 +21,23 @@ SETS = 4
 
 @dataclass(frozen=True)
 class CachedLayer:
-    """A layer, and copies of the arrays that it was made of."""
+    """Entry of the cache: a layer, and copies of the arrays from which it was made."""
 
     arrays: tuple[Array, ...]
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Whether these arrays, which have the same shapes and dtypes, are bitwise equal to the copies."""
+        """Tells whether arrays of the same shapes and dtypes are bitwise equal to the copies."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property
     def bytes(self) -> int:
-        """The estimated memory: the copies, and as much again for the layer."""
+        """Estimated memory of the entry: the copies, and as much again for the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
+    """Tells whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
     if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
         return first.tobytes() == second.tobytes()
     word = np.dtype(f"u{first.dtype.itemsize}")
@@ -50,7 +45,10 @@ def same_bits(first: Array, second: Array) -> bool:
 
 
 def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
-    """The cached layer for these settings and arrays; a missing one is made from copies of the arrays."""
+    """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays.
+
+    settings: what the layer depends on besides the arrays. make: makes the layer from the copies.
+    """
     names, arrays = tuple(given), tuple(given.values())
     kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in given.items())
     key = (settings, *kinds)
@@ -71,7 +69,7 @@ CACHES: dict[str, Any] = {"primitives": RUNS, "weights": PACKED, "paddings": PAD
 
 
 def counters() -> Mapping[str, Counts]:
-    """The counts of each cache, by name.
+    """Returns the counts of hits and misses of each cache, by name.
 
     primitives: one per recurrence, number of steps, rows and threads, and Python thread.
     weights: reordered for the formats of primitives; they do not depend on lengths.

@@ -31,11 +31,10 @@ simplest layout.
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The weights that a layer was made of.
+    """Weights from which a layer was made, in the caller's layout.
 
-    arrays: the arrays by name.
-    layout: the name of their layout.
-    semantics: values for what the layout leaves open, by field of `Semantics`.
+    arrays: the arrays by name. layout: the name of their layout. semantics: values for the settings that the
+    layout does not fix, by field of `Semantics`.
     """
 
     arrays: Mapping[str, Array]
@@ -45,10 +44,10 @@ class LayerWeights:
     def gradients(
         self, recurrence: OneDnnRecurrence, layout: str, gradients: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """The gradients of the arrays, from those of oneDNN's weights.
+        """Converts the gradients of oneDNN's weights to gradients of the caller's arrays.
 
-        recurrence: the recurrence that the arrays were converted to.
-        layout, gradients: oneDNN's layout, and the gradients in it.
+        recurrence: the recurrence that the arrays were converted to. layout: oneDNN's layout. gradients: the
+        gradients in it.
         """
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
         if recurrence.cell == "rnn":
@@ -60,7 +59,11 @@ class LayerWeights:
 def converted(
     source: LayerWeights,
 ) -> tuple[tuple[OneDnnRecurrence, RecurrenceWeights, str] | None, str | None]:
-    """The recurrence, its weights and their layout; or None, and the reason why oneDNN has no such cell."""
+    """Converts weights to a recurrence of oneDNN.
+
+    Returns ((recurrence, its weights, their layout), None), or (None, the reason why oneDNN has no such
+    cell).
+    """
     record = registry.record(source.layout)
     meaning, reason = record.settled(source.semantics), None
     for cell, reset, target, kind in TARGETS:

@@ -70,7 +70,7 @@ class Layer:
 
     @property
     def engine(self) -> str:
-        """The engine that runs it: "onednn" or "llvm"."""
+        """Engine that runs the layer: "onednn" or "llvm"."""
         return "onednn" if self.reason is None else "llvm"
 
     def __repr__(self) -> str:
@@ -86,15 +86,16 @@ class Layer:
         reverse: bool = False,
         cell: str = "last",
     ) -> tuple[Any, Any]:
-        """The outputs of each step, and the memory at the end of each sequence.
+        """Runs the recurrence on sequences; returns the outputs of each step, and the memory at each
+        sequence's end.
 
         Args:
             x: A `Ragged` of one level, or an array [batch, time, features].
             h0: The memory h before the first step, [batch, hidden]; zeros by default.
-            c0: The memory c of an LSTM, likewise.
-            attention: Of a layer with attention, one number for each step, in the form of `x`.
+            c0: The memory c of an LSTM before the first step, [batch, hidden]; zeros by default.
+            attention: For a layer with attention, one number for each step, in the form of `x`.
             reverse: Whether each sequence runs from its own last step.
-            cell: Of an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end
+            cell: For an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end
                 of a primitive alone. So where lengths differ, "last" runs one primitive for each different
                 length, and "all" one for each step.
 
@@ -104,7 +105,7 @@ class Layer:
 
         Raises:
             InputError: For arguments that do not fit.
-            LibraryError: Where oneDNN reports a failure.
+            LibraryError: If oneDNN reports a failure.
         """
         reverse, cell = flag(reverse, "reverse"), choice(cell, C_WHEN, CELLS)
         arguments = self.arguments(x, h0, c0, attention, reverse)
@@ -134,7 +135,8 @@ class Layer:
     def vjp(
         self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
     ) -> tuple[Any, Any, Pullback]:
-        """Outputs and final memories, and a function that gives the gradients, by oneDNN's backward pass.
+        """Runs the recurrence; returns (outputs, final memories, function that computes gradients by
+        oneDNN).
 
         Args:
             x: As in a call.
@@ -169,7 +171,7 @@ class Layer:
         return outputs, final if len(final) > 1 else final["h"], pullback
 
     def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
-        """The arguments of a call, checked."""
+        """Checks the arguments of a call and returns them in the form that the engines take."""
         sequences = Sequences.of(x, self.inputs)
         initial = initial_of(sequences, self.states, h0, c0)
         row = None if self.recurrence is None else self.recurrence.row
@@ -183,16 +185,18 @@ class Layer:
         return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
-        """An array in the dtype of the results."""
+        """Casts an array to the dtype of the results."""
         return values.astype(self.dtype, copy=False)
 
     def on_llvm(
         self, sequences: Sequences, initial: Sequence[Array | None], reverse: bool, cell: str
     ) -> tuple[Any, Any]:
-        """The outputs and final memories, computed by the engine llvm."""
+        """Runs the recurrence by the engine llvm; returns (outputs, final memories)."""
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
-            raise RefusedError(f"c of each step is given by oneDNN alone, and llvm runs this: {self.reason}")
+            raise RefusedError(
+                f"only oneDNN returns c of each step, and this layer runs on llvm: {self.reason}"
+            )
         filled = [
             np.zeros((sequences.rows, size), np.float32) if array is None else array
             for array, size in zip(initial, self.states, strict=True)
@@ -206,7 +210,7 @@ class Layer:
 
     @computed_once
     def rnns(self) -> "tuple[RNN, RNN]":
-        """The recurrence on llvm, in both directions."""
+        """Recurrence for llvm, as (forward, reverse)."""
         source = self.source
         made: Any = tuple(
             layers(
@@ -221,7 +225,7 @@ class Layer:
         return made
 
     def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
-        """The scales for int8: of the inputs from samples, of the weights from themselves.
+        """Computes the scales for int8: of the inputs from samples, of the weights from themselves.
 
         Args:
             samples: `Ragged`s or arrays [batch, time, features], such as those that will run.
@@ -239,11 +243,15 @@ class Layer:
         return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
 
     def in_dtype(self, dtype: str, calibration: Calibration | None = None) -> "Layer":
-        """The same recurrence in another dtype of oneDNN's: float32, bfloat16, float16 or int8.
+        """Returns the same recurrence in another dtype of oneDNN's: float32, bfloat16, float16 or int8.
+
+        Args:
+            dtype: The dtype.
+            calibration: The scales of int8, required for int8 alone.
 
         Raises:
             InputError: For another dtype.
-            RefusedError: For one that this recurrence or this processor does not have, with the reason.
+            RefusedError: For a dtype that this recurrence or this processor does not have, with the reason.
         """
         recurrence, weights = self.on_onednn(dtype)
         check_calibration(calibration)
@@ -261,14 +269,19 @@ class Layer:
         return replace(self, recurrence=wanted, weights=RecurrenceWeights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """The recurrence and weights on oneDNN; raises `RefusedError` if the layer runs on llvm."""
+        """Returns (recurrence, weights) of oneDNN; raises `RefusedError` if the layer runs on llvm."""
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
-            raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
+            raise RefusedError(f"onednn: this layer runs on llvm, which has no {dtype}: {self.reason}")
         return self.recurrence, self.weights
 
     def accuracy(self, samples: Sequence[Any], reverse: bool = False) -> Accuracy:
-        """The differences of the outputs for samples from those in float32. See `Accuracy`."""
+        """Compares the outputs for samples with the outputs in float32. See `Accuracy`.
+
+        Args:
+            samples: `Ragged`s or arrays [batch, time, features].
+            reverse: Whether each sequence runs from its own last step.
+        """
         recurrence, _ = self.on_onednn("float32")
         whole = self.in_dtype("float32")
         listed(samples, self.inputs)
@@ -283,19 +296,21 @@ class Layer:
 
 
 def check_calibration(calibration: Any) -> None:
-    """Raises `InputError` for what is neither a calibration nor None."""
+    """Raises `InputError` for anything but a calibration or None."""
     if calibration is not None:
         instance(calibration, Calibration, "calibration is a Calibration, as calibrate makes it from samples")
 
 
 def eps(dtype: str) -> Any:
-    """The distance from 1 to the next number."""
+    """Returns the distance from 1 to the next number of a dtype."""
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype).eps
 
 
 def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
-    """The recurrence in a direction. For a cell with one direction, `Arguments` reverses the sequences."""
+    """Returns the recurrence in a direction. For a cell with one direction, `Arguments` reverses the
+    sequences.
+    """
     return (
         replace(recurrence, direction="right2left")
         if reverse and not recurrence.row.one_direction
@@ -312,7 +327,7 @@ def layer(
     calibration: Calibration | None = None,
     path: str | None = None,
 ) -> Layer:
-    """One recurrence of weights in any layout, on oneDNN.
+    """Makes a recurrence on oneDNN from weights in any layout.
 
     A function that oneDNN does not have, such as other activations, runs on the engine llvm, in float32.
     `Layer.engine` says which runs, and `Layer.reason` why. The weights are copied.
@@ -320,13 +335,13 @@ def layer(
     Args:
         arrays: Arrays by the framework's own names, of one layer and direction; see `stepnet.convert`.
         layout: The name of their layout, such as "torch.gru" or "paddle.fusion_gru".
-        semantics: What the layout leaves open, by field of `Semantics`.
-        dtype: float32, bfloat16, float16, or int8 with a calibration; by default that of the arrays.
+        semantics: Values for the settings that the layout does not fix, by field of `Semantics`.
+        dtype: float32, bfloat16, float16, or int8 with a calibration; by default the dtype of the arrays.
         calibration: The scales of int8; `Layer.calibrate` makes them from samples.
         path: The library; by default the one of STEPNET_ONEDNN, or the one that is installed.
 
     Raises:
-        LayoutError: For arrays that do not fit the layout, and for what is left open.
+        LayoutError: For arrays that do not fit the layout, and for settings without a value.
         InputError: For float64 weights: oneDNN computes in float32 and less.
         LibraryError: Without oneDNN.
         RefusedError: For a dtype that this recurrence or this processor does not have.

@@ -27,14 +27,18 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """stepnet's name of an activation; raises `InputError` for an unknown one."""
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one."""
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
 def weights_of(
     weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]
 ) -> dict[str, Array]:
-    """The weights by Paddle's names, with their shapes checked. biases: how many blocks a bias may have."""
+    """Checks the shapes of a recurrence's weights and returns them by name: weight_x, weight_h, and perhaps
+    bias.
+
+    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have.
+    """
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
     shapes = {name: array.shape for name, array in arrays.items()}
@@ -68,10 +72,10 @@ def gru_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """A layer that computes `fusion_gru` with copies of the weights.
+    """Makes a layer that computes `fusion_gru` with copies of the weights.
 
-    The arguments are those of `fusion_gru`. Use it for weights that do not change: its calls do not compare
-    weights.
+    The arguments are those of `fusion_gru`. Unlike `fusion_gru`, calls of the layer do not check whether the
+    weights have changed.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_gru`.
@@ -82,7 +86,7 @@ def gru_layer(
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
-    """The semantics of a GRU, from the arguments of its operator."""
+    """Translates the arguments of a GRU operator to values of `Semantics`, by field."""
     return {
         "update": "keep" if flag(origin_mode, "origin_mode") else "write",
         "candidate_activation": activation(candidate, "activation"),
@@ -91,7 +95,7 @@ def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any
 
 
 class Options(TypedDict):
-    """The options of all operators that are passed on to `layer`."""
+    """Options of all operators that are passed on to `layer`."""
 
     dtype: str | None
     calibration: Calibration | None
@@ -99,7 +103,7 @@ class Options(TypedDict):
 
 
 def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
-    """The options for `layer`, checked; raises `InputError` for wrong values."""
+    """Checks the options of an operator and returns them as arguments of `layer`."""
     if dtype is not None:
         choice(dtype, DTYPE, DTYPES)
     check_calibration(calibration)
@@ -108,13 +112,15 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """The layout of the weights of a GRU, and these by its names."""
+    """Returns (layout, arrays by the layout's names) for the weights of a GRU."""
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """The layout of the weights of an LSTM, and these by its names."""
+    """Returns (layout, arrays by the layout's names) for the weights of an LSTM, with or without
+    peepholes.
+    """
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
     peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
@@ -128,13 +134,13 @@ ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """A layer of these arguments."""
+    """Makes the layer for an operator's arguments; `kind` is "gru" or "lstm"."""
     layout, renamed = ARRANGED[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
 def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """The cached layer for these arguments; a new one if there is none with equal weights."""
+    """Returns the cached layer for these arguments; makes one if no cached layer has equal weights."""
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
@@ -154,7 +160,7 @@ def fusion_gru(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> tuple[Any, Array]:
-    """A GRU with its reset before the recurrent product, over ragged sequences: `outputs, final`.
+    """Computes a GRU with its reset before the recurrent product, over ragged sequences: `outputs, final`.
 
     Weights that were changed in place since the last call are seen: they are compared with copies.
 
@@ -212,7 +218,7 @@ def lstm_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """A layer that computes `fusion_lstm` with copies of the weights.
+    """Makes a layer that computes `fusion_lstm` with copies of the weights.
 
     The arguments are those of `fusion_lstm`.
 
@@ -251,31 +257,32 @@ def fusion_lstm(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> tuple[Any, dict[str, Array]]:
-    """An LSTM over ragged sequences: `outputs, final`, with final["h"] and final["c"].
+    """Computes an LSTM over ragged sequences: `outputs, final`, with final["h"] and final["c"].
 
     Args:
-        x: As of `fusion_gru`.
+        x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs]; float32, or half
+            precision.
         h0: The memory h before the first step, [batch, hidden]; None for zeros.
-        c0: The memory c, likewise.
+        c0: The memory c before the first step, [batch, hidden]; None for zeros.
         weight_x: [inputs, 4 hidden], the gates c|i|f|o side by side.
-        weight_h: [hidden, 4 hidden], likewise.
-        bias: [1, 4 hidden]; with peepholes [1, 7 hidden], those of i|f|o behind; None for none.
+        weight_h: [hidden, 4 hidden], the gates c|i|f|o side by side.
+        bias: [1, 4 hidden]; with peepholes [1, 7 hidden], the peepholes of i|f|o last; None for none.
         is_reverse: Whether each sequence runs from its own last step.
-        use_peepholes: Whether there are peepholes; by default the size of the bias says so.
-        gate_activation: Of the gates. Anything but "sigmoid" runs on the engine llvm.
-        cell_activation: Of c on its way to the output. Anything but "tanh" runs on llvm.
-        candidate_activation: Of the candidate. Anything but "tanh" runs on llvm.
+        use_peepholes: Whether there are peepholes; by default the size of the bias determines it.
+        gate_activation: The activation of the gates. Anything but "sigmoid" runs on the engine llvm.
+        cell_activation: The activation of c before the output gate. Anything but "tanh" runs on llvm.
+        candidate_activation: The activation of the candidate. Anything but "tanh" runs on llvm.
         cell: When c is wanted: "last", "all" or "none"; see `Layer`.
-        dtype: As of `fusion_gru`.
-        calibration: As of `fusion_gru`.
-        library: As of `fusion_gru`.
+        dtype: The dtype that oneDNN computes in; see `fusion_gru`.
+        calibration: The scales of int8; see `calibrate`.
+        library: The path of the library; see `fusion_gru`.
 
     Returns:
         The outputs in the form of `x`, with cell="all" a dict of "h" and "c"; and the final memories.
 
     Raises:
         InputError: For arguments that do not fit.
-        LibraryError: Without oneDNN, and where it reports a failure.
+        LibraryError: Without oneDNN, and if it reports a failure.
         RefusedError: For a dtype that this recurrence or this processor does not have.
     """
     blocks = (4, 7) if use_peepholes is None else (7,) if flag(use_peepholes, "use_peepholes") else (4, 7)
@@ -301,28 +308,31 @@ def multi_gru(
     calibrations: Sequence[Calibration] | None = None,
     library: str | None = None,
 ) -> tuple[Any, list[Array]]:
-    """A stack of bidirectional GRUs over ragged sequences; each layer joins its two directions.
+    """Computes a stack of bidirectional GRUs over ragged sequences; each layer joins the outputs of both
+    directions.
 
     Args:
-        x: As of `fusion_gru`.
-        weights_x: Two for each layer, forward and reverse; see `fusion_gru`. From the second layer on the
+        x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs].
+        weights_x: Two arrays for each layer, forward and reverse; see `fusion_gru`. From the second layer on
+            the
             inputs are the outputs of the layer before: forward, then reverse.
-        weights_h: Likewise.
-        biases: Likewise, each an array or None; None for none at all.
-        origin_mode: As of `fusion_gru`.
-        activation: As of `fusion_gru`.
-        gate_activation: As of `fusion_gru`.
-        dtype: As of `fusion_gru`.
+        weights_h: Two arrays for each layer, forward and reverse; see `fusion_gru`.
+        biases: Two for each layer, forward and reverse, each an array or None; None for no biases at all.
+        origin_mode: Whether the update gate keeps the memory; see `fusion_gru`.
+        activation: The activation of the candidate; see `fusion_gru`.
+        gate_activation: The activation of the gates; see `fusion_gru`.
+        dtype: The dtype that oneDNN computes in; see `fusion_gru`.
         calibrations: The scales of int8, one for each direction of each layer; see `calibrate`.
-        library: As of `fusion_gru`.
+        library: The path of the library; see `fusion_gru`.
 
     Returns:
-        The outputs of the last layer in the form of `x`, and h at the end of each sequence, of each direction
-        of each layer.
+        The outputs of the last layer in the form of `x`, and a list of h at the end of each sequence, for
+            each
+        direction of each layer.
 
     Raises:
         InputError: For arguments that do not fit, named by layer and direction.
-        LibraryError: Without oneDNN, and where it reports a failure.
+        LibraryError: Without oneDNN, and if it reports a failure.
         RefusedError: For a dtype that this processor does not have.
     """
     count = len(each_of(weights_x, "weights_x"))
@@ -365,7 +375,7 @@ def multi_gru(
 
 
 def each_of(values: Any, name: str) -> Sequence[Any]:
-    """The argument, if it has an entry for each direction; raises `InputError` for anything else."""
+    """Checks that an argument is a list or array of entries; raises `InputError`, which says `name`."""
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
             f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
@@ -374,7 +384,7 @@ def each_of(values: Any, name: str) -> Sequence[Any]:
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """Values of the same form, concatenated along their features."""
+    """Concatenates values of the same form along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)
@@ -390,20 +400,21 @@ def calibrate(
     keep: float = 1.0,
     library: str | None = None,
 ) -> Calibration:
-    """The scales with which a GRU, or an LSTM, runs in int8: of inputs from samples, of weights from
+    """Computes the scales with which a GRU or an LSTM runs in int8: of inputs from samples, of weights from
     themselves.
 
     Each unit of each gate has a scale for its weights. Inputs and memory share one scale and a shift, so that
-    they may be negative. What samples give is a plain value; see `Calibration`.
+    they may be negative. The result can be stored; see `Calibration`.
 
     Args:
         samples: Inputs such as those that will run, `Ragged`s or arrays [batch, time, inputs].
-        weight_x: As of `fusion_gru` or `fusion_lstm`.
-        weight_h: Likewise.
-        bias: Likewise.
-        keep: The part of the inputs' numbers that lies within the scale. With 0.999 the largest of a thousand
+        weight_x: The input weights, as for `fusion_gru` or `fusion_lstm`.
+        weight_h: The recurrent weights, as for `fusion_gru` or `fusion_lstm`.
+        bias: The bias, as for `fusion_gru` or `fusion_lstm`.
+        keep: The fraction of the inputs' numbers that lies within the scale. With 0.999 the largest of a
+            thousand
             saturate, and the others are finer for it.
-        library: As of `fusion_gru`.
+        library: The path of the library; see `fusion_gru`.
 
     Raises:
         InputError: For samples without steps, for NaN and infinity, and for weights that do not fit.

@@ -1,4 +1,4 @@
-"""The pullback of a run: the function from cotangents of its results to gradients of its arguments."""
+"""Pullback of a run: the function from cotangents of its results to gradients of its arguments."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """The gradients of a run: `pullback(d_outputs, d_final)`. It may be called repeatedly.
+    """Function that computes the gradients of a run: `pullback(d_outputs, d_final)`. It may be called
+    repeatedly.
 
     source: the weights in the layout of the caller.
     layout: oneDNN's layout of the weights.
@@ -34,15 +35,18 @@ class Pullback:
     tape: Tape
 
     def __call__(self, outputs: Any = None, final: Any = None) -> dict[str, Any]:
-        """The gradients of a sum of products with `outputs` and `final`; None for zeros.
+        """Computes the gradients of a sum of products of the results with cotangents.
 
         Args:
-            outputs: In the form of the outputs.
-            final: [batch, hidden]; of an LSTM a dict with "h", "c" or both.
+            outputs: The cotangent of the outputs, in their form; None for zeros.
+            final: The cotangent of the final memory, [batch, hidden]; for an LSTM a dict with "h", "c" or
+                both; None
+                for zeros.
 
         Returns:
-            A dict: "x" in the form of x, "h0", of an LSTM "c0", and "weights", by the names and in the layout
-            of the weights that the layer was made of.
+            A dict: "x" in the form of x, "h0", for an LSTM "c0", and "weights", by the names and in the
+                layout
+            of the weights from which the layer was made.
 
         Raises:
             InputError: For arrays of another shape.

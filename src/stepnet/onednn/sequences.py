@@ -1,4 +1,4 @@
-"""The checked arguments of a layer's call: sequences as one contiguous array, memories, and attention."""
+"""Checked arguments of a layer's call: sequences as one contiguous array, memories, and attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ FLOATS = tuple(map(np.dtype, ("float32", "bfloat16", "float16")))
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences laid end to end.
+    """Sequences laid end to end, with the argument that they come from.
 
     given: the argument, a `Ragged` or an array [batch, time, features].
     offsets: where each sequence begins, and where the last one ends.
@@ -35,7 +35,7 @@ class Sequences:
 
     @classmethod
     def of(cls, x: Any, features: int) -> "Sequences":
-        """Sequences of a Ragged, or of an array [batch, time, features].
+        """Makes sequences of a `Ragged` or of an array [batch, time, features].
 
         Raises `InputError` for other shapes and dtypes.
         """
@@ -59,26 +59,26 @@ class Sequences:
 
     @property
     def rows(self) -> int:
-        """The number of sequences."""
+        """Number of sequences."""
         return len(self.offsets) - 1
 
     @property
     def call(self) -> Call:
-        """An engine's call over these sequences, without arrays."""
+        """Call for the engine llvm with these sequences' positions; its arrays are filled in later."""
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """The positions of the steps in a padded array."""
+        """Returns the positions of the steps in a padded array."""
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Values of each step, [total, features], in the form of the argument."""
+        """Returns values of each step, [total, features], in the form of the argument."""
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
 
     def gradient(self, given: Any, size: int) -> Array | None:
-        """The cotangent of the outputs as float32 [total, size], from their form; None for zeros.
+        """Converts the cotangent of the outputs from their form to float32 [total, size]; None for zeros.
 
         Raises `InputError` for another form or shape.
         """
@@ -101,7 +101,9 @@ class Sequences:
 
 
 def listed(samples: Any, features: int) -> list[Sequences]:
-    """Samples as sequences; raises `InputError` for anything but a list of them, and if none has a step."""
+    """Converts a list of samples to sequences; raises `InputError` for other values, and if no sample has a
+    step.
+    """
     if not isinstance(samples, list | tuple):
         raise InputError(
             f"samples is a list of Raggeds or arrays [batch, time, features], not {shown(samples)}"
@@ -116,7 +118,7 @@ def listed(samples: Any, features: int) -> list[Sequences]:
 
 
 def check_float(array: Array, what: str) -> None:
-    """Raises `InputError` for what is not float32, float16 or bfloat16."""
+    """Raises `InputError` for dtypes other than float32, float16 and bfloat16."""
     if array.dtype not in FLOATS:
         raise InputError(
             f"{what} has dtype {array.dtype}, and oneDNN computes in float32 and less: .astype(np.float32)"
@@ -124,7 +126,7 @@ def check_float(array: Array, what: str) -> None:
 
 
 def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
-    """An initial memory, or a cotangent of a final memory, as float32; None for zeros."""
+    """Checks an initial memory, or a cotangent of a final memory, and casts it to float32; None for zeros."""
     if given is None:
         return None
     array = array_of(given, name)
@@ -136,7 +138,7 @@ def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The checked arguments of a call.
+    """Checked arguments of a layer's call.
 
     sequences: the sequences, in the caller's order of steps.
     initial: the initial memories; None for zeros.
@@ -151,28 +153,26 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Values of each step, converted between the caller's order and the primitive's, in either
-        direction.
-        """
+        """Converts values of each step between the caller's and the primitive's order, either way."""
         return values if self.order is None else values[self.order]
 
     @property
     def x(self) -> Array:
-        """The inputs [total, features]."""
+        """Inputs [total, features] in the primitive's order of steps."""
         return self.turned(self.sequences.values)
 
     @property
     def weighted(self) -> Array | None:
-        """The attention [total, 1]."""
+        """Attention [total, 1] in the primitive's order of steps; None for layers without it."""
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Values of each step in the primitive's order, as a value of the form of the sequences."""
+        """Converts values of each step in the primitive's order to the form of the caller's sequences."""
         return self.sequences.like(self.turned(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """The initial memories, checked. states: the sizes of h, and of c if there is one."""
+    """Checks the initial memories. states: the sizes of h, and of c if there is one."""
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
     named = zip(("h0", "c0"), (h0, c0), states, strict=False)
@@ -180,9 +180,11 @@ def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) 
 
 
 def attention_of(given: Any, sequences: Sequences) -> Array:
-    """The attention [total, 1]: of a Ragged or an array with one number for each step of the sequences.
+    """Checks the attention and returns it as [total, 1], one number for each step of the sequences.
 
-    Raises `InputError` unless it has the form and the lengths of the sequences.
+    given: a `Ragged` or an array in the form and with the lengths of the sequences.
+
+    Raises `InputError` for others.
     """
     x = sequences.given
     if isinstance(given, Ragged) and isinstance(x, Ragged):
@@ -202,7 +204,7 @@ def attention_of(given: Any, sequences: Sequences) -> Array:
 
 
 def turned_places(offsets: Array) -> Array:
-    """The permutation that reverses the steps of each sequence.
+    """Computes the permutation that reverses the steps of each sequence.
 
     >>> turned_places(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])

@@ -13,7 +13,7 @@ __all__ = ["Backend", "Prepared", "load", "save"]
 
 
 def __getattr__(name: str) -> object:
-    """`Backend`, imported at first access, because only it needs the package onnx."""
+    """Imports `Backend` at its first access, because only it needs the package onnx."""
     if name not in ("Backend", "Prepared"):
         raise AttributeError(f"module 'stepnet.onnx' has no attribute '{name}'")
     return getattr(import_module("stepnet.onnx.backend"), name)

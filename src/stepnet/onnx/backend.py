@@ -30,7 +30,7 @@ WEIGHTS = ("W", "R", "B", "P")
 
 
 class Prepared(base.BackendRep):
-    """A model that is ready to run."""
+    """Model of ONNX that is ready to run on padded arrays."""
 
     def __init__(self, model: Proto, engine: Any) -> None:
         self.model, self.engine = model, engine
@@ -46,7 +46,11 @@ class Prepared(base.BackendRep):
         self.types = {text(value.name): value.type.tensor_type.elem_type for value in model.graph.output}
 
     def graph(self, constants: dict[str, Array]) -> Graph:
-        """The graph of the model with these weights; a model may have its weights as inputs."""
+        """Returns the graph of the model with these weights, since a model may have its weights as inputs.
+
+        constants: the arrays of the inputs that are weights, by name. The graph for the latest ones is
+        cached.
+        """
         key = tuple((name, array.tobytes()) for name, array in constants.items())
         if key not in self.graphs:
             self.graphs = {
@@ -55,11 +59,13 @@ class Prepared(base.BackendRep):
         return self.graphs[key]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
-        """The outputs of the model.
+        """Runs the model and returns its outputs as padded arrays.
 
         inputs: arrays in the order of the model's inputs, or by name, of the dtypes and sizes that the model
-        states. Raises `InputError` for others, and `ModelError` for an output whose numbers in the padding
-        are unknown.
+            states.
+
+        Raises `InputError` for other arrays, and `ModelError` for an output whose numbers in the padding are
+        unknown.
         """
         arrays = named_arrays(inputs, [*self.stated])
         for name, array in arrays.items():
@@ -81,12 +87,12 @@ class Prepared(base.BackendRep):
 
 
 def store_of(model: Proto) -> Store:
-    """The limit on memory for a model that is already in memory."""
+    """Makes the limit on memory for a model that is already in memory."""
     return Store(None, model.ByteSize())
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """The names of the inputs that are weights of recurrent nodes."""
+    """Returns those names of inputs that recurrent nodes read as weights."""
     read = {
         find(node.scope, operand)[:2]
         for node in walk.nodes
@@ -98,12 +104,15 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
 
 
 def padding_mask(lengths: Array, count: int) -> Array:
-    """The mask of padding [batch, time]: whether each of `count` steps is after the end of its sequence."""
+    """Computes the mask [batch, time] of padding: whether each of `count` steps is after the end."""
     return np.greater_equal(np.arange(count), lengths[:, None])
 
 
 def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
-    """The inputs by name; raises `InputError` unless they are those of the model."""
+    """Returns the inputs by name; raises `InputError` unless they are exactly the inputs of the model.
+
+    inputs: arrays in the order of the names, or by name.
+    """
     if isinstance(inputs, dict):
         by_name = cast("dict[Any, Any]", inputs)
     else:
@@ -121,7 +130,10 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def check_stated(name: str, array: Array, stated: Proto) -> None:
-    """Raises `InputError` unless an array has the dtype and the sizes that the model states."""
+    """Raises `InputError` unless an array has the dtype and the sizes that the model states for an input.
+
+    stated: the input's declaration in the model.
+    """
     dtype = tensor_dtype(stated.elem_type)
     sizes = [size.dim_value if size.HasField("dim_value") else None for size in stated.shape.dim]
     fits = len(sizes) == array.ndim and all(
@@ -135,12 +147,14 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """The dtype for ONNX's number of an element type."""
+    """Returns the dtype for ONNX's number of an element type."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
-    """An array [batch, time, ...]; a batch of one is added if it has no axis of sequences."""
+    """Transposes an array of ONNX's axes to [batch, time, ...]; adds a batch of one if it has no axis of
+    sequences.
+    """
     axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
     order += [axis for axis, letter in enumerate(axes) if letter == "_"]
@@ -149,9 +163,12 @@ def rows_first(array: Array, input_: ModelInput) -> Array:
 
 
 def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None, elem_type: int) -> Array:
-    """An output with its axes and dtype in ONNX, and with the numbers that ONNX has in the padding.
+    """Returns an output with its axes and dtype in ONNX, and with the numbers that ONNX has in the padding.
 
+    output: the numbers as stepnet computed them.
+    value: the output's axes, and the fact about its padding.
     is_padding: the mask of padding [batch, time].
+    elem_type: ONNX's number of the element type.
     """
     if "T" in value.letters and is_padding is not None and is_padding.any():
         others = behind(value)
@@ -164,7 +181,10 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
         output[is_padding] = others
     axes = value.letters
     if JOINED in axes:
-        raise ModelError(f"output {name!r} is {text_of(value.axes)}: its sequences are not padded apart")
+        raise ModelError(
+            f"output {name!r} is {text_of(value.axes)}: its sequences and steps have no axes of their "
+            "own, as padding needs"
+        )
     array = output if "N" in axes else output[0]
     front = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(front), array.ndim))
@@ -189,7 +209,11 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
-        """A model that is ready to run. engine: an engine, or several in order of preference."""
+        """Makes a model ready to run.
+
+        device: "CPU".
+        engine: an engine, or several in order of preference.
+        """
         if not cls.supports_device(device):
             raise InputError(f"device is 'CPU', not {device!r}")
         checked: Any = super()
@@ -198,5 +222,5 @@ class Backend(base.Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on a device: on the CPU."""
+        """Tells whether models run on a device: only on the CPU."""
         return device == "CPU"

@@ -1,11 +1,4 @@
-"""Values per sequence and per step: `expand` and `reduce` as operators of ONNX.
-
-    reduce sum     ReduceSum over time           with lengths: after zeroing the padding
-    reduce last    the last step by Gather       with lengths: ReduceSum after zeroing all other steps
-    expand         Expand to [time, batch, ...]
-
-A sequence without steps reduces to zeros, as in stepnet. Without lengths there is no such sequence.
-"""
+"""Values per sequence and per step, for saving as ONNX: `expand` and `reduce` as operators of ONNX."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,16 +14,18 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: WrittenOperation) -> OnnxValue:
-    """A value repeated for each entry of a deeper extent, or only at the first or last entry."""
+    """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last
+    entry.
+    """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
     if how is not None and call.type.extent != STEPS:
-        raise ModelError("it goes to one sequence of all, which an ONNX model does not know")
+        raise ModelError("it writes to a single sequence of the batch, which an ONNX model cannot do")
     return repeated if how is None else call.scope.masked(repeated, how)
 
 
 def reduce(call: WrittenOperation) -> OnnxValue:
-    """The reduction of the steps of each sequence to one value."""
+    """Writes a reduction of the steps of each sequence to one value."""
     how = call.attribute("how")
     if call.x.type.extent != STEPS:
         raise ModelError(f"a {how} over all sequences of a batch cannot be an output per sequence")
@@ -43,13 +38,13 @@ def reduce(call: WrittenOperation) -> OnnxValue:
 
 
 def total(call: WrittenOperation) -> OnnxValue:
-    """The sum over the steps."""
+    """Writes the sum over the steps of each sequence."""
     x = call.scope.masked(call.x, "steps") if call.scope.lengths else call.x
     return call.result("ReduceSum", x, FIRST, keepdims=0)
 
 
 def mean(call: WrittenOperation) -> OnnxValue:
-    """The mean over the steps."""
+    """Writes the mean over the steps of each sequence."""
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
@@ -62,7 +57,7 @@ def mean(call: WrittenOperation) -> OnnxValue:
 
 
 def largest(call: WrittenOperation) -> OnnxValue:
-    """The maximum over the steps."""
+    """Writes the maximum over the steps of each sequence; it is 0 for an empty sequence."""
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)
@@ -72,9 +67,10 @@ def largest(call: WrittenOperation) -> OnnxValue:
 
 
 def end(how: str) -> Rule:
-    """The rule of the first or the last step."""
+    """Makes the rule that writes the selection of the first or the last step; `how` is "first" or "last"."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes the selection of one step of each sequence; it is 0 for an empty sequence."""
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

@@ -1,9 +1,5 @@
-"""A graph from an ONNX model: the meaning of the axes of its inputs, and the checks of its operators.
-
-    X [3, ?, 8]    -->    X [time, batch, 8], because a GRU reads X in this order
-
-If a recurrence reads an input, its layout determines the axes. For other inputs the usual orders are tried,
-batch first before time first, until all operators accept them.
+"""Loading of an ONNX model as a graph: the meaning of the axes of its inputs, and the checks of its
+operators.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +45,7 @@ MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Tra
 
 
 def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
-    """The model of an .onnx file as a `Graph`, which runs over sequences without padding.
+    """Loads the model in an .onnx file as a `Graph`, which runs over sequences without padding.
 
     Args:
         path: The file. Weights in files beside it are read too.
@@ -60,13 +56,14 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
             these.
 
     Returns:
-        The graph. It takes a single input of sequences itself, and several as a dict by name; inputs without
+        The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
+            without
         steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of the
         model, without padding, by name if there are several. Their features are ONNX's axes other than
         sequences and steps, in order.
 
     Raises:
-        FileError: For a file that is damaged or no ONNX model.
+        FileError: For a file that is damaged or not an ONNX model.
         ModelError: For an operator that is not supported, with its node, and for one that mixes sequences or
             depends on the padding.
         InputError: For axes that do not fit.
@@ -78,7 +75,14 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 def loaded(
     proto: Proto, store: Store, path: str, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> Graph:
-    """The graph of a model; constants: arrays for inputs that are constants in this graph."""
+    """Makes the graph of a model; tries the likely meanings of its inputs' axes until one fits.
+
+    proto: the model.
+    store: the limit on memory, and the folder of external weights.
+    path: the name of the file, for messages.
+    axes: the meaning of the first axes of inputs, by name, as the user stated them.
+    constants: arrays for inputs that are constants in this graph.
+    """
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
     if not outputs:
@@ -89,6 +93,7 @@ def loaded(
     declared = declared_inputs(proto, walk, axes, constants)
 
     def build(chosen: Sequence[str]) -> Graph:
+        """Makes the graph for one choice of the inputs' axes."""
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
         check_folded(path, inputs, walk, store)
@@ -98,8 +103,9 @@ def loaded(
 
 
 def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Store) -> None:
-    """Raises `ModelError` for a factor that may be the number of steps that the file fixes, as exporters make
-    of a mean over the steps: it would be wrong for sequences of other lengths.
+    """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
+
+    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths.
     """
     fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
     folder = Folder(store)
@@ -120,7 +126,7 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
-    """The message for operators that are not supported: it lists them, and counts the nodes that are."""
+    """Formats the message for nodes that are not supported: it lists them, and counts the supported nodes."""
     named = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -131,7 +137,9 @@ def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
 def declared_inputs(
     proto: Proto, walk: Walk, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Proto]:
-    """The inputs of a model that are not weights; raises `InputError` if `axes` names others."""
+    """Lists the declared inputs of a model that are not weights; raises `InputError` if `axes` names
+    others.
+    """
     sources = walk.main.sources
     weights = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
     declared = [value for value in proto.graph.input if text(value.name) not in weights]
@@ -140,7 +148,7 @@ def declared_inputs(
 
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """All combinations of axes of the inputs, the most likely first: those that contradict the file least."""
+    """Yields all combinations of axes of the inputs, those first that contradict the file least."""
     candidates = product(
         *(
             [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
@@ -152,8 +160,13 @@ def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator
 
 
 def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
-    """The number of contradictions of axes to the file: different sizes, or names of sizes, for the batch or
-    for the steps, and inputs with steps and without sequences.
+    """Counts the contradictions between a choice of axes and the file.
+
+    They are different sizes, or names of sizes, for the batch or for the steps, and inputs with steps but
+    without sequences.
+
+    declared: the inputs as the model declares them.
+    chosen: the axes of each input.
     """
     sizes = {
         (letter, size.dim_param or size.dim_value)
@@ -166,7 +179,9 @@ def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
-    """The orders of axes that an input may have."""
+    """Lists the axes that an input may have, from the nodes that read it or, without such nodes, from its
+    rank.
+    """
     rank = len(value.type.tensor_type.shape.dim)
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
         return ["lengths"]
@@ -175,7 +190,7 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
-    """The axes of an input according to the recurrent nodes that read it."""
+    """Yields the axes that recurrent nodes which read an input require of it."""
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
         if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
@@ -183,7 +198,9 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
 
 
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
-    """Whether a value is compared with the output of a Range, as lengths are to compute a mask of steps."""
+    """Tells whether a value is compared with the output of a Range, as lengths are to compute a mask of
+    steps.
+    """
     reached, counting = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
@@ -199,7 +216,7 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
 
 def before_casts(node: GraphNode, operand: str) -> Key:
-    """The value of an operand before casts."""
+    """Returns the value of which an operand is a cast, or the operand's own value."""
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):
@@ -209,7 +226,7 @@ def before_casts(node: GraphNode, operand: str) -> Key:
 
 
 def model_input(value: Proto, axes: str) -> ModelInput:
-    """An input with its axes; raises `InputError` if they do not fit its shape."""
+    """Makes an input with its axes; raises `InputError` if they do not fit its shape."""
     tensor, name = value.type.tensor_type, text(value.name)
     sizes = [size.dim_value for size in tensor.shape.dim]
     if tensor.elem_type not in DTYPES:

@@ -1,12 +1,4 @@
-"""An ONNX model as a function of sequences, for `sn.Graph`.
-
-    x [time, batch, 3]                     def model(x):
-      -> GRU -> Squeeze -> MatMul    -->       y, _ = gru(x)
-      -> [time, batch, 2]                      return y @ W
-
-Its nodes run in the order of the file on placed values, which know the meaning of their axes. The nodes of a
-function run at each call. Nodes on which no output depends are skipped.
-"""
+"""An ONNX model as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +40,7 @@ Values = dict[Key, Placed]
 
 @dataclass(frozen=True)
 class OnnxModel(ArrayModel):
-    """An ONNX model as a function of its inputs.
+    """ONNX model as a function of its inputs, which `sn.Graph` traces.
 
     walk: the nodes of the model.
     store: the limit on memory.
@@ -62,7 +54,12 @@ class OnnxModel(ArrayModel):
     ends: dict[str, Placed] = field(default_factory=dict[str, Placed])
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """The outputs."""
+        """Computes the outputs of the model, by name if there are several.
+
+        x: the inputs with steps, by name if there are several.
+        params: not used, as the model's weights are constants.
+        statics: the inputs without steps, by name if there are several.
+        """
         main, inputs = self.walk.main, self.placed(x, statics)
         like = inputs[self.sequences[0].name].value
         inputs |= {input_.name: lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
@@ -79,17 +76,21 @@ class OnnxModel(ArrayModel):
 
     @property
     def outputs(self) -> list[str]:
-        """The names of its outputs."""
+        """Names of the model's outputs."""
         return [name for scope, name in self.walk.ends if scope is self.walk.main]
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """The value of the input that is the lengths of the sequences; like: a value per step."""
+    """Makes the value of the input that is the lengths of the sequences. like: a value per step."""
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
-    """The value of an output; a constant is repeated at the steps of its axes. like: a value per step."""
+    """Converts the value of an output for the graph; a constant is repeated at the steps of its axes.
+
+    name: the name of the output.
+    like: a value per step, which has the steps.
+    """
     check_apart(f"output {name!r}", value.axes)
     if not value.is_constant:
         return value.value
@@ -102,7 +103,7 @@ def result(name: str, value: Placed, like: Traced) -> Any:
 
 @dataclass
 class NodeRun:
-    """A run of the nodes of a scope.
+    """Run of the nodes of a scope: of the model itself, or of a body.
 
     model: the model.
     env: the values so far.
@@ -114,13 +115,15 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """The values of these names, after running all nodes on which they depend."""
+        """Returns the values of these names, after running all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
 
     def value(self, scope: GraphScope, name: str) -> Placed:
-        """A value that was computed before."""
+        """Returns a value that was computed before, or an initializer; raises `ModelError` for other
+        names.
+        """
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
@@ -130,7 +133,7 @@ class NodeRun:
         return self.env[key]
 
     def run(self, node: GraphNode) -> None:
-        """Runs a node."""
+        """Runs a node and stores its results."""
         with located(self.model.path, node):
             results = results_of(self.call(node))
             for name, value in zip(node.outputs, results, strict=False):
@@ -138,14 +141,14 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """A value with an axis of steps as a value per step, if it was the same at all steps."""
+        """Expands a value to each step if it has an axis of steps but was the same at all of them."""
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
         return replace(value, value=expand(traced, self.like))
 
     def call(self, node: GraphNode) -> OnnxCall:
-        """A node with its operands."""
+        """Makes the call of a node: the node with its operands."""
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
         for operand in operands if node.op != "Cast" else ():
@@ -176,7 +179,7 @@ def results_of(call: OnnxCall) -> list[Placed]:
 
 
 class located:  # noqa: N801 - it is read as a sentence
-    """A context that adds the node to errors."""
+    """Context manager that adds the file and the node to errors."""
 
     def __init__(self, path: str, node: GraphNode) -> None:
         self.path, self.node = path, node
@@ -198,7 +201,7 @@ class located:  # noqa: N801 - it is read as a sentence
 
 @dataclass(frozen=True)
 class ScopedBody:
-    """A body of a node, run in its scope; see `scans.Body`."""
+    """Body of a node, run in its scope. It has the methods of `scans.Body`."""
 
     run_: NodeRun
     op: str
@@ -207,18 +210,23 @@ class ScopedBody:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Name of the body in messages."""
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """The outer values that it reads."""
+        """Returns the values outside the body that it reads, by key."""
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
         return {key: self.run_.env[key] for key in sorted(keys, key=str_of) if key in self.run_.env}
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
-        """The values that are slices of outer values at the index of the iteration."""
+        """Finds values of the body that are slices of outer values at the index of the iteration.
+
+        iteration: the position of the body's input that is this index.
+
+        Returns, by the key of the slice, (key of the outer value, axis).
+        """
         walk, count = self.run_.model.walk, text(self.graph.input[iteration].name)
         slices = dict[Key, tuple[Key, int]]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
@@ -230,11 +238,15 @@ class ScopedBody:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of its outputs."""
+        """Names of the body's outputs."""
         return [text(value.name) for value in self.graph.output]
 
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
-        """Its outputs for these inputs; outside: the outer values."""
+        """Runs the body.
+
+        operands: the values of its inputs.
+        outside: the outer values that it reads, by key.
+        """
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
         env = {key: value for key, value in around if value.is_constant and TIME not in value.axes}
@@ -246,7 +258,7 @@ class ScopedBody:
 
 
 def str_of(key: Key) -> str:
-    """The sort key of a value."""
+    """Returns the name in the key of a value, to sort by."""
     return key[1]
 
 
@@ -257,9 +269,11 @@ def needed(
     known: Mapping[Key, Any],
     inside: GraphScope | None = None,
 ) -> list[GraphNode]:
-    """The nodes on which values depend, in the order of the file, which is an order of execution.
+    """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
 
-    known: values whose nodes are not needed. inside: a body; nodes outside of it are left out.
+    scope, names: the values.
+    known: values whose nodes are not needed.
+    inside: a body; nodes outside of it are left out. None for all nodes.
     """
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
@@ -277,14 +291,14 @@ def needed(
 
 
 def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Whether a scope is a body or nested in it."""
+    """Tells whether a scope is a body or nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
 
 
 def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """The outer values that the nodes of a body read."""
+    """Lists the values outside a body that its nodes or outputs read, as (scope, name, source)."""
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]
@@ -292,7 +306,7 @@ def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 
 def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
-    """The nodes on which outputs depend and whose operators have no rule."""
+    """Lists the nodes on which outputs depend and whose operators have no rule."""
     nodes = set(needed(walk, walk.main, names, {}))
     for owner, bodies in walk.bodies.items():  # outer bodies first
         for graph, body in bodies.values() if owner in nodes else ():

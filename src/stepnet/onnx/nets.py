@@ -1,7 +1,4 @@
-"""Writes a net into a graph of ONNX, node by node, with the table of operations.
-
-Values that depend only on parameters are folded to constants of the model.
-"""
+"""Writing of a net into a graph of ONNX, node by node, by the table of operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,13 +17,16 @@ RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
 
 
 def refused(node: Node, reason: str) -> ModelError:
-    """The error for an operation that ONNX cannot express, with the user's line."""
+    """Makes the error for an operation that ONNX cannot express, with the user's line."""
     line = f"\n  at {node.source}" if node.source else ""
     return ModelError(f"{node.operation} cannot be written as ONNX: {reason}{line}")
 
 
 def check_extents(net: Net, known: Sequence[Extent]) -> None:
-    """Raises `ModelError` for values of sequences inside sequences."""
+    """Raises `ModelError` for a net with values of sequences inside sequences, which ONNX does not have.
+
+    known: the extents that can be written.
+    """
     for node in net.nodes:
         if any(type_.extent not in known for type_ in node.types):
             raise refused(
@@ -35,7 +35,10 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
 
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
-    """The values that depend only on constants, computed, by their numbers."""
+    """Computes the values that depend only on constants, by their numbers in the net.
+
+    inputs: the values of the net's inputs.
+    """
     folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
         fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST
@@ -47,10 +50,12 @@ def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]
 def written(
     scope: Scope, net: Net, inputs: Mapping[int, OnnxValue], rules: Mapping[str, NodeRule] = NONE
 ) -> list[OnnxValue]:
-    """The results of a net, whose nodes are added to a scope.
+    """Writes a net: adds its nodes to a scope and returns the results.
 
-    inputs: the values of the net's inputs, and of other nodes that are written already, by number. rules: the
-    rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
+    inputs: the values of the net's inputs, and of other nodes that are written already, by number.
+    rules: the rules of further operations.
+
+    Raises `ModelError` for an operation that ONNX does not have.
     """
     values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

@@ -1,7 +1,4 @@
-"""ONNX's operators for the operations of nets: a table with a row per operation.
-
-Axes of features are counted from the end, so a row holds for values per sequence and per step.
-"""
+"""ONNX's operators for the operations of nets: a table with one row per operation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +16,7 @@ LEAST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class WrittenOperation:
-    """An operation to write.
+    """Operation of a net that is being written as ONNX.
 
     scope: the graph to which nodes are added.
     node: the node of the net.
@@ -32,28 +29,30 @@ class WrittenOperation:
 
     @property
     def x(self) -> OnnxValue:
-        """The first operand."""
+        """First operand."""
         return self.operands[0]
 
     @property
     def type(self) -> Type:
-        """The type of the result."""
+        """Type of the result."""
         return self.node.type
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the operation."""
+        """Returns an attribute of the operation."""
         return self.node.attributes[name]
 
     def result(self, op: str, *inputs: OnnxValue | str | Array, **attributes: Any) -> OnnxValue:
-        """The result of an operator of ONNX on these inputs, as the result of the operation."""
+        """Adds a node of an ONNX operator; returns its output as the operation's result."""
         return self.scope.apply(op, self.type, *inputs, **attributes)
 
     def axis(self, axis: int) -> int:
-        """The number of an axis of the first operand's features, counted from the front."""
+        """Returns the number, from the front, of an axis of the first operand's features."""
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
-        """The operands in a dtype, with features of equal rank, so that they broadcast as in a net."""
+        """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a
+        net.
+        """
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
         return [self.scope.with_rank(self.scope.typed(value, dtype), rank) for value in chosen]
@@ -66,9 +65,10 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """The rule of an operator that computes in the dtype of its result; booleans are 0 and 1."""
+    """Makes the rule that writes an operator in the dtype of its result; booleans are computed as 0 and 1."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes the operator."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -77,9 +77,10 @@ def arithmetic(op: str) -> Rule:
 
 
 def comparison(op: str, negated: bool = False) -> Rule:
-    """The rule of an operator that compares."""
+    """Makes the rule that writes a comparison; `negated` adds a Not."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes the comparison."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -88,12 +89,12 @@ def comparison(op: str, negated: bool = False) -> Rule:
 
 
 def logical(op: str) -> Rule:
-    """The rule of an operator on booleans."""
+    """Makes the rule that writes an operator on booleans."""
     return lambda call: call.result(op, *call.joint("bool"))
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """A choice between two values."""
+    """Writes a choice between two values by a condition."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
@@ -101,14 +102,17 @@ def where(call: WrittenOperation) -> OnnxValue:
 
 
 def composed(function: Callable[..., str]) -> Rule:
-    """The rule of an operation that is composed of several operators.
+    """Makes the rule that writes an operation as several operators.
 
     function: called as function(op, number, *operands), where op adds an operator and number makes a
-    constant, both in the result's dtype.
+        constant, both in the result's dtype.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes the operators."""
+
         def number(value: float) -> Array:
+            """Makes a constant in the dtype of the result."""
             return np.asarray(value, call.type.dtype)
 
         return OnnxValue(call.type, function(call.scope.node, number, *call.joint(call.type.dtype)))
@@ -117,12 +121,12 @@ def composed(function: Callable[..., str]) -> Rule:
 
 
 def expm1(op: Any, number: Any, x: OnnxValue) -> str:
-    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
+    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
 
 def log1p(op: Any, number: Any, x: OnnxValue) -> str:
-    """log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
+    """Writes log(1 + x) as log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
 
     Source: W. Kahan; D. Goldberg, "What every computer scientist should know about floating-point
     arithmetic", ACM Computing Surveys 23 (1991), theorem 4.
@@ -135,7 +139,7 @@ def log1p(op: Any, number: Any, x: OnnxValue) -> str:
 
 
 def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """The remainder with the sign of the divisor."""
+    """Writes the remainder with the sign of the divisor."""
     if not x.type.is_float:
         return op("Mod", x, y)
     result = op("Mod", x, y, fmod=1)
@@ -145,19 +149,19 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """The quotient rounded down."""
+    """Writes the quotient rounded down."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
 
 def power(call: WrittenOperation) -> OnnxValue:
-    """The operand to a constant power."""
+    """Writes the operand raised to a constant power."""
     dtype = call.type.dtype
     return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
 
 
 def cast(call: WrittenOperation) -> OnnxValue:
-    """Another dtype."""
+    """Writes the operand in another dtype."""
     return call.scope.typed(call.x, call.type.dtype)
 
 
@@ -165,7 +169,7 @@ def cast(call: WrittenOperation) -> OnnxValue:
 
 
 def slice_(call: WrittenOperation) -> OnnxValue:
-    """A slice of the features; a stop of -1 means before the first."""
+    """Writes a slice of the features; a stop of -1 means before the first."""
     slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
     sizes = call.x.type.shape
     parts = [part for part in slices if part[1:] != (0, sizes[part[0]], 1)]
@@ -177,12 +181,12 @@ def slice_(call: WrittenOperation) -> OnnxValue:
 
 
 def reshape(call: WrittenOperation) -> OnnxValue:
-    """Features in another shape."""
+    """Writes the features in another shape."""
     return call.scope.shaped(call.x, call.type.shape)
 
 
 def transpose(call: WrittenOperation) -> OnnxValue:
-    """Features with permuted axes."""
+    """Writes the features with permuted axes."""
     lead = call.x.lead
     return call.result(
         "Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))]
@@ -190,7 +194,7 @@ def transpose(call: WrittenOperation) -> OnnxValue:
 
 
 def broadcast(call: WrittenOperation) -> OnnxValue:
-    """Features broadcast to another shape."""
+    """Writes the features broadcast to another shape."""
     x = call.scope.with_rank(call.x, len(call.type.shape))
     if x.type.shape == call.type.shape:
         return x
@@ -198,13 +202,13 @@ def broadcast(call: WrittenOperation) -> OnnxValue:
 
 
 def take(call: WrittenOperation) -> OnnxValue:
-    """The features at constant indices."""
+    """Writes the selection of features at constant indices."""
     places = np.array(call.attribute("indices"), np.int64)
     return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
 
 
 def concatenate(call: WrittenOperation) -> OnnxValue:
-    """Features concatenated."""
+    """Writes a concatenation of features."""
     values = [call.scope.typed(value, call.type.dtype) for value in call.operands]
     return call.result("Concat", *values, axis=call.axis(call.attribute("axis")))
 
@@ -213,9 +217,13 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """The rule of a reduction; axes_are: where the operator has its axes, "input" or "attribute"."""
+    """Makes the rule that writes a reduction over features.
+
+    axes_are: where the operator has its axes, "input" or "attribute".
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes the reduction; booleans are computed as 0 and 1."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
         type_ = replace(call.type, dtype=dtype)
@@ -229,20 +237,23 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """The index of the maximum."""
+    """Writes the index of the maximum along a feature."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
 
 
 def cumsum(call: WrittenOperation) -> OnnxValue:
-    """The prefix sums."""
+    """Writes the prefix sums along a feature."""
     x = call.scope.typed(call.x, call.type.dtype)
     return call.result("CumSum", x, np.array(call.axis(call.attribute("axis"))))
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """The prefix products, in logarithmically many steps, because ONNX has no operator for them."""
+    """Writes the prefix products along a feature.
+
+    They take logarithmically many steps, because ONNX has no operator for them.
+    """
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
     while shift < x.type.shape[axis - x.lead]:
@@ -257,17 +268,17 @@ def cumprod(call: WrittenOperation) -> OnnxValue:
 
 
 def matmul(call: WrittenOperation) -> OnnxValue:
-    """The matrix product with a parameter."""
+    """Writes the matrix product with a parameter."""
     return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
 
 
 def gather(call: WrittenOperation) -> OnnxValue:
-    """The rows of a parameter."""
+    """Writes the selection of rows of a parameter."""
     return call.result("Gather", *call.operands, axis=0)
 
 
 def same(call: WrittenOperation) -> OnnxValue:
-    """The operand itself."""
+    """Returns the operand, for operations that need no node."""
     return call.x
 
 

@@ -1,11 +1,4 @@
-"""Recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan.
-
-    recur(x, h0; GRU's equations)   -->   GRU(X, W, R, B, sequence_lens, initial_h)
-    recur(x, h0; any other body)    -->   Scan(h0, is_step, x; body)
-
-With lengths, a body leaves the memory unchanged in the padding. A forward Scan has its padding after the last
-step of a sequence, a backward Scan before it.
-"""
+"""Recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +28,7 @@ RUN = {"float32"}
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """The outputs and last memories of a recurrence."""
+    """Writes a recurrence; returns its outputs and last memories."""
     cell = recognise(node)
     if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
         check(cell)
@@ -49,7 +42,10 @@ def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[
 def layer_of(
     scope: Scope, recognised: Recognised, node: Node, operands: Sequence[OnnxValue]
 ) -> OnnxNode | None:
-    """ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell."""
+    """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
+
+    node: the recurrence in the net. operands: its operands, constants for the weights.
+    """
     by_kind = node.recur.operands_by_kind(operands)
     dtypes = {
         value.type.dtype
@@ -73,9 +69,11 @@ def layer_of(
 
 
 def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
-    """The function and the arrays of a cell in a form with W, both biases, and separate arrays for all gates.
+    """Converts a cell to a form with W, both biases, and separate arrays for all gates.
 
     A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all four gates.
+
+    Returns (semantics, arrays by name).
     """
     none = np.zeros_like(arrays["R"][0])
     arrays = {"b": none, "d": none, **arrays}
@@ -91,7 +89,11 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 def recurrent(
     scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
 ) -> list[OnnxValue]:
-    """A recurrent operator's outputs and last memories."""
+    """Writes a recurrence as a recurrent operator; returns its outputs and last memories.
+
+    recognised: the cell.
+    layer: the operator with its arrays.
+    """
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
     inputs = {"X": side_by_side(scope, [by_kind.sequences[place] for place in recognised.sequences])}
@@ -119,13 +121,15 @@ def recurrent(
 
 
 def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """A result of a recurrent operator as a value of a type of the net."""
+    """Makes a value of a net's type from the vector `name`, a result of a recurrent operator in the memory's
+    dtype.
+    """
     vector = Type(type_.extent, (type_.size,), memory.dtype)
     return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
 
 
 def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
-    """The features of all sequences, concatenated to one vector per step."""
+    """Writes the concatenation of all sequences' features to one vector per step; returns its name."""
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
 
@@ -134,7 +138,7 @@ def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """A Scan's outputs and last memories."""
+    """Writes a recurrence as a Scan; returns its outputs and last memories."""
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     check_extents(body, (CONST, ROWS))
@@ -173,7 +177,12 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
 def scan_node(
     scope: Scope, node: Node, body: Any, memories: Sequence[OnnxValue], scanned: list[str]
 ) -> list[OnnxValue]:
-    """The node of a Scan; its outputs and last memories."""
+    """Adds the node of a Scan; returns its outputs and last memories.
+
+    body: the graph of one step.
+    memories: the memories before the first step.
+    scanned: the names of the values of which each step reads one entry.
+    """
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
     outputs = [scope.fresh("scanned") for _ in results.outputs]
@@ -195,12 +204,12 @@ def scan_node(
 
 
 def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """The memory after a step; in the padding, the memory before it."""
+    """Writes the memory after a step: `new`, or `old` in the padding, where the mask `is_step` is false."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
 
 
 def numbers(scope: Scope, recur: Recur) -> str:
-    """The index of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
+    """Writes the index of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

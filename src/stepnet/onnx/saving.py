@@ -1,9 +1,4 @@
-"""A graph as an ONNX model.
-
-    outputs = graph(x)    -->    input x [batch, time, features], lengths [batch]; outputs by their names
-
-Inside the model, sequences are [time, batch, features], the order of ONNX's recurrences and scans.
-"""
+"""Saving of a graph as an ONNX model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +49,7 @@ def save(
         InputError: For invalid arguments, and for a graph whose inputs are not known yet.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
     """
-    instance(graph, Graph, "what is saved is a Graph")
+    instance(graph, Graph, "save takes a Graph")
     if not is_one_of(layout, LAYOUTS):
         raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {shown(layout)}")
     lengths, force = flag(lengths, "lengths"), flag(force, "force")
@@ -71,7 +66,7 @@ def save(
 
 
 def name_of(leaf: str) -> str:
-    """The name of an output, by its place in the structure of outputs.
+    """Names an output by its place in the structure of outputs.
 
     >>> name_of(""), name_of("tags"), name_of("1")
     ('output', 'tags', 'output_1')
@@ -80,7 +75,7 @@ def name_of(leaf: str) -> str:
 
 
 class ModelEnds:
-    """The inputs and outputs of a model that is being written, and its scope."""
+    """Inputs and outputs of a model that is being written, and its scope."""
 
     def __init__(self, onnx: Any, layout: str) -> None:
         self.scope = Scope(GraphBuilder(onnx))
@@ -89,7 +84,11 @@ class ModelEnds:
         self.made = list[Proto]()
 
     def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, OnnxValue]:
-        """The values of a net's inputs; those of parameters are constants."""
+        """Adds the inputs of a net to the model; returns their values by number. Parameters become constants.
+
+        params: the arrays of the parameters.
+        lengths: whether the model has an input of lengths.
+        """
         values, constants = dict[int, OnnxValue](), iter(params)
         for number in net.inputs:
             node = net.nodes[number]
@@ -117,7 +116,7 @@ class ModelEnds:
         return value
 
     def output(self, name: str, value: OnnxValue) -> None:
-        """Adds an output, with zeros in the padding."""
+        """Adds an output of the model, with zeros in the padding."""
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]
@@ -126,7 +125,7 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: OnnxValue) -> OnnxValue:
-        """A sequence with batch and time swapped, if the model's layout is batch first."""
+        """Swaps batch and time of a sequence if the model's layout is batch first."""
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

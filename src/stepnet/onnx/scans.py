@@ -1,10 +1,4 @@
-"""Scan, and Loop over the steps of a sequence, as recurrences of a graph.
-
-    Scan(h0, xs; body)    -->    recurrence: step(x, h) = body(h, x)
-    Loop(T, true, h0; body: ... Gather(xs, i) ...)    -->    the same, with xs as its sequences
-
-A body runs on the values of one step, which have all axes but the steps.
-"""
+"""Loading of Scan, and of Loop over the steps of a sequence, as recurrences of a graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,31 +23,37 @@ OLD = 9
 
 
 class Body(Protocol):
-    """A body of a node."""
+    """Body of a Scan or Loop node, as functions that convert the node need it."""
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Name of the body in messages."""
         ...
 
     def outside(self) -> dict[Any, Placed]:
-        """The traced outer values that it reads."""
+        """Returns the traced outer values that the body reads, by key."""
         ...
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """The values that are slices of outer values at the index of the iteration: for each, the key of the
-        outer value and the axis.
+        """Finds slices of outer values at the iteration's index: returns, by their keys, (key of the outer
+        value, axis).
+
+        iteration: the position of the body's input that is this index.
         """
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Its outputs; outside: values that replace outer values and values of the body."""
+        """Runs the body and returns its outputs.
+
+        operands: the values of its inputs. outside: values that replace outer values and values of the body,
+        by key.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class BodyStep:
-    """A body as a step function.
+    """Body of a Scan or Loop as the step function of a recurrence.
 
     body: the body.
     arranged: orders memories and inputs as the body's operands.
@@ -78,7 +78,11 @@ class BodyStep:
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """The outputs and the states after a step."""
+        """Runs the body for one step; returns (outputs, memory after the step).
+
+        x: the inputs of the step that are not constants; slices of outer values come first. memory: the
+        states before the step. params: not used. statics: the outer values that are the same at all steps.
+        """
         traced = iter(x)
         inputs = [like if like.is_constant else replace(like, value=next(traced)) for like in self.inputs]
         before = [
@@ -103,7 +107,7 @@ class BodyStep:
 
 
 def scan(call: OnnxCall) -> list[Placed]:
-    """The final states of a Scan, and its outputs at each step."""
+    """Converts a Scan; returns its final states, and its outputs at each step."""
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:
@@ -131,8 +135,9 @@ def scan(call: OnnxCall) -> list[Placed]:
 
 
 def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """The final states of a recurrence over all steps of a padded array, of which the padding keeps some
-    unchanged.
+    """Returns the final states of a recurrence over all steps of a padded array.
+
+    A state that the padding changes becomes a placeholder which no operator may read.
 
     Raises `ModelError` for a recurrence that begins in the padding and changes a state there.
     """
@@ -145,10 +150,11 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
 
 
 def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
-    """Whether a Scan runs backwards.
+    """Tells whether a Scan runs backwards; raises `ModelError` for a Scan in both directions at once.
 
     name: the attribute with the directions of the inputs. The directions of outputs default to 0, as in a
-    Scan of opset 8.
+        Scan of opset 8.
+    states: the number of states.
     """
     outputs = max(call.outputs - states, 0)
     ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
@@ -160,7 +166,12 @@ def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
 def old_scan(
     call: OnnxCall, states: Sequence[Placed | None], scanned: Sequence[Placed | None]
 ) -> list[Placed]:
-    """A Scan of opset 8: all values have the batch as their first axis, which its body does not see."""
+    """Converts a Scan of opset 8, whose values have the batch as their first axis, which its body does not
+    have.
+
+    states: the initial states.
+    scanned: the values of which each step reads one entry.
+    """
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
@@ -173,21 +184,23 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """A value without its first axis, the batch."""
+    """Removes a value's first axis, the batch; raises `AxesError` for another axis."""
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
 
 
 def present(value: Placed | None) -> Placed:
-    """The operand; raises `ModelError` if it is missing."""
+    """Returns an operand; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
     return value
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """A value per step, with the axes of one step."""
+    """Removes the axis of steps from a value's axes, for the body of a Scan; raises `AxesError` for another
+    axis.
+    """
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -195,7 +208,7 @@ def without_steps(value: Placed, axis: int) -> Placed:
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
-    """A value per step, with the axis of steps inserted."""
+    """Inserts the axis of steps into the axes of a value per step."""
     axis = value.axis(axis, 1)
     return replace(value, axes=(*value.axes[:axis], TIME, *value.axes[axis:]))
 
@@ -208,7 +221,15 @@ def recurrence(
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]],
     sliced: Sequence[Any] = (),
 ) -> list[Placed]:
-    """The final states, then the outputs at each step, both with the axes of one step."""
+    """Makes a recurrence of a body; returns the final states, then the outputs at each step, with one step's
+    axes.
+
+    states: the initial states.
+    inputs: the values of which each step reads one entry, with one step's axes.
+    reverse: whether it runs from the last step.
+    arranged: orders memories and inputs as the body's operands.
+    sliced: the keys of outer values of which each step reads a slice.
+    """
     first = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
     if first is None:
         raise ModelError("it runs over a constant")
@@ -238,7 +259,7 @@ def recurrence(
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """An initial state as a value per sequence."""
+    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps."""
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
     if isinstance(state.value, Traced):
@@ -251,7 +272,9 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 
 def loop(call: OnnxCall) -> list[Placed]:
-    """The final states of a Loop over the steps of a sequence, and its outputs at each step."""
+    """Converts a Loop over the steps of a sequence; returns its final states, and its outputs at each
+    step.
+    """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
         raise AxesError("it does not run once for each step of a sequence: only such a Loop is a recurrence")
@@ -280,31 +303,31 @@ def loop(call: OnnxCall) -> list[Placed]:
 
 
 def is_steps(size: Any) -> bool:
-    """Whether a value is the number of steps."""
+    """Tells whether a size is the number of steps."""
     return isinstance(size, Size) and size == Size((STEPS,))
 
 
 @dataclass(frozen=True)
 class LoopBody:
-    """A body of a Loop without its first output, the condition."""
+    """Body of a Loop without its first output, the condition. It has the methods of `Body`."""
 
     body: Body
 
     @property
     def name(self) -> str:
-        """See `Body`."""
+        """Name of the body in messages."""
         return self.body.name
 
     def outside(self) -> dict[Any, Placed]:
-        """See `Body`."""
+        """Returns the traced outer values that the body reads, by key."""
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """See `Body`."""
+        """Finds slices of outer values at the iteration's index; see `Body`."""
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """See `Body`; raises `ModelError` where the condition is computed."""
+        """Runs the body; raises `ModelError` if the condition is computed, as the Loop may then end early."""
         goes_on, *others = self.body.run(operands, outside)
         if not goes_on.is_constant or not bool(goes_on.value):
             raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")

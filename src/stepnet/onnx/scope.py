@@ -1,11 +1,4 @@
-"""The values and nodes of an ONNX graph that is being written: of a model, or of a body in it.
-
-    const        an array           an initializer, once something reads it
-    rows         [batch, ...]
-    rows/steps   [time, batch, ...]
-
-A body runs on one step, so that its rows are [batch, ...] too.
-"""
+"""Values and nodes of an ONNX graph that is being written: of a model, or of a body in it."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -26,7 +19,7 @@ TIME, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class OnnxValue:
-    """A value of a net in ONNX.
+    """Value of a net in an ONNX graph that is being written.
 
     type: its type in the net.
     name: its name in the graph; "" for a value with an array.
@@ -39,32 +32,33 @@ class OnnxValue:
 
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
-        """A constant."""
+        """Makes a constant."""
         made = np.asarray(array, dtype)
         return cls(Type(CONST, made.shape, made.dtype.name), array=made)
 
     @property
     def known(self) -> Array:
-        """The array of a constant; raises `ModelError` for any other value."""
+        """Array of a constant; raises `ModelError` for any other value."""
         if self.array is None:
             raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
 
     @property
     def lead(self) -> int:
-        """The number of axes before the features."""
+        """Number of axes before the features."""
         return len(self.type.extent)
 
     @property
     def rank(self) -> int:
-        """The number of axes of the features."""
+        """Number of axes of the features."""
         return len(self.type.shape)
 
 
 class Scope:
-    """The nodes of a model that is being written. Nodes of a body are collected by `inside`.
+    """Nodes of a model that is being written. Nodes of a body are collected by `inside`.
 
-    frames: the name of a value [time, batch, ...]. lengths: the name of the sequences' lengths, "" for none.
+    frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
+    sequences' lengths, "" for none.
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
@@ -77,7 +71,7 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """An unused name."""
+        """Returns an unused name, made from `name`."""
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -86,16 +80,16 @@ class Scope:
         return candidate
 
     def node(self, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Adds a node with one output; returns its name. An array among the inputs becomes a constant."""
+        """Adds a node and returns the name of its one output. Arrays among the inputs become constants."""
         names = [self.name(value) for value in inputs]
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
     def apply(self, op: str, type_: Type, *inputs: "OnnxValue | str | Array", **attributes: Any) -> OnnxValue:
-        """Adds a node; returns its output as a value of a type."""
+        """Adds a node and returns its output as a value of a type."""
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """The name of a value. A constant becomes an initializer at its first use."""
+        """Returns the name of a value in the graph. A constant becomes an initializer at its first use."""
         if isinstance(value, str):
             return value
         if isinstance(value, OnnxValue) and value.array is None:
@@ -109,23 +103,23 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """The name of a value that is the same for every sequence or step."""
+        """Writes a value that is the same for every sequence or step at its extent; returns its name."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
 
     def kind(self, dtype: str) -> int:
-        """ONNX's number of a dtype; raises `ModelError` for dtypes in which ONNX does not compute."""
+        """Returns ONNX's number of a dtype; raises `ModelError` for dtypes in which ONNX does not compute."""
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """The declaration of an input or output with these axes before its features."""
+        """Makes the declaration of an input or output with these axes before its features."""
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """A context that collects the nodes of a body, and gives the list."""
+        """Context manager that collects the nodes of a body and yields their list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -134,7 +128,7 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """A context in which nodes are added to the model itself, also while a body is written."""
+        """Context manager in which nodes are added to the model itself, even while a body is written."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -144,7 +138,7 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """A value of the model with several readers; its node is added once.
+        """Returns the name of a value of the model with several readers; its node is added once.
 
         what: the key of the value.
         """
@@ -154,33 +148,34 @@ class Scope:
         return self._shared[what]
 
     def size(self, axis: int) -> str:
-        """The number of steps or sequences, [1]."""
+        """Writes the number of steps or of sequences, as an array [1]; returns its name."""
         return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
 
     @property
     def positions(self) -> str:
-        """The index of each step, [time, 1]."""
+        """Writes the index of each step, [time, 1]; returns its name."""
         time = self.shared("time", "Squeeze", self.size(TIME), np.array([0]))
         steps = self.shared("steps", "Range", np.array(0), time, np.array(1))
         return self.shared("positions", "Unsqueeze", steps, np.array([1]))
 
     @property
     def counts(self) -> str:
-        """The length of each sequence as an int64, [batch]; [1] without lengths."""
+        """Writes the length of each sequence as int64, [batch], or [1] without lengths; returns its name."""
         if not self.lengths:
             return self.size(TIME)
         return self.shared("counts", "Cast", self.lengths, to=self.kind("int64"))
 
     @property
     def last(self) -> str:
-        """The index of the last step of each sequence, [batch] or [1]."""
+        """Writes the index of each sequence's last step, [batch] or [1]; returns its name."""
         return self.shared("last", "Sub", self.counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
-        """A mask, followed by `rank` axes of length 1 for features.
+        """Writes a mask, followed by `rank` axes of length 1 for features; returns its name.
 
-        what: "steps", the steps that are not padding [time, batch]; "first" or "last", only these steps;
-        "rows", the sequences that have a step [batch].
+        what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
+        steps;
+            "rows" for the sequences that have a step [batch].
         """
         if what == "rows":
             mask_name = self.shared("has steps", "Greater", self.counts, np.array(0))
@@ -199,11 +194,11 @@ class Scope:
     # ---- values
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
-        """A value where a mask is true, and a number elsewhere."""
+        """Writes a value where the mask `what` is true, and the number `other` elsewhere."""
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
-        """A value where a condition is true, and another one elsewhere. They are of one dtype."""
+        """Writes one value where a condition is true, and another one of the same dtype elsewhere."""
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
         if chosen != dtype:  # onnxruntime has no Where for these dtypes
@@ -212,7 +207,7 @@ class Scope:
         return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: OnnxValue, dtype: str) -> OnnxValue:
-        """A value in a dtype."""
+        """Writes a value in a dtype."""
         type_ = replace(value.type, dtype=dtype)
         if value.type.dtype == dtype:
             return value
@@ -221,8 +216,8 @@ class Scope:
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
     def with_rank(self, value: OnnxValue, rank: int) -> OnnxValue:
-        """A value with leading axes of length 1 added, up to `rank` axes of features. Constants broadcast
-        without.
+        """Adds leading axes of length 1 to a value, up to `rank` axes of features. Constants broadcast
+        without them.
         """
         ones = rank - value.rank
         if not ones or value.type.extent == CONST:
@@ -233,7 +228,7 @@ class Scope:
         return self.apply("Unsqueeze", type_, value, value.lead + np.arange(ones))
 
     def shaped(self, value: OnnxValue, shape: tuple[int, ...]) -> OnnxValue:
-        """A value with features in another shape."""
+        """Writes a value with its features in another shape."""
         if value.type.shape == shape:
             return value
         type_ = replace(value.type, shape=shape)
@@ -244,7 +239,7 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """A value repeated for each entry of a deeper extent."""
+        """Writes a value repeated for each entry of a deeper extent."""
         type_ = value.type.at(extent)
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
@@ -252,7 +247,10 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """The sizes of an extent's axes, and then so many ones. first: the axis that the first is."""
+        """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape; returns its name.
+
+        first: the number, in `frames`, of the axis that comes first; None for the extent's own.
+        """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
         axes = [self.size(begin + place) for place in range(len(extent))]
         if len(axes) + ones == 1:

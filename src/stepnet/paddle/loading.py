@@ -1,7 +1,4 @@
-"""A graph from a saved program of PaddlePaddle.
-
-m.json or m.pdmodel, m.pdiparams   -->   sn.Graph
-"""
+"""Loading of a saved program of PaddlePaddle as a graph."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,10 +32,9 @@ PARAMETERS = ".pdiparams"
 
 
 def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
-    """The program that `paddle.static.save_inference_model` or `paddle.jit.save` saved as a `Graph`, which
-    runs over sequences without padding.
+    """Loads a program that `paddle.static.save_inference_model` or `paddle.jit.save` saved, as a `Graph`.
 
-    No code in the file runs, and Paddle is not needed.
+    The graph runs over sequences without padding. No code in the file runs, and Paddle is not needed.
 
     Args:
         path: The program, m.json or m.pdmodel, or the path that Paddle was given, m. Its parameters,
@@ -48,12 +44,13 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
             sequence. Further axes, and axes called "_", are features.
 
     Returns:
-        The graph. It takes a single input of sequences itself, and several as a dict by name; inputs without
+        The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
+            without
         steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of a call.
         Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are several.
 
     Raises:
-        FileError: For files that are damaged or no program of Paddle's.
+        FileError: For files that are damaged or not a program of Paddle's.
         ModelError: For an operator that is not supported, with its position, and for one that mixes
             sequences.
         InputError: For axes that do not fit.
@@ -69,6 +66,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     check_names(stated, [variable.name for variable in program.inputs])
 
     def build(chosen: Sequence[str]) -> Graph:
+        """Makes the graph for one choice of the inputs' axes."""
         inputs = tuple(map(model_input, program.inputs, chosen))
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
@@ -77,7 +75,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
 
 def program_path(path: Path) -> Path:
-    """The file of a program; raises `FileError` if it does not exist."""
+    """Returns the file of a program; raises `FileError` if it does not exist."""
     if path.suffix in READERS:
         return existing(path)
     candidates = [path.with_name(path.name + ending) for ending in READERS]
@@ -87,7 +85,7 @@ def program_path(path: Path) -> Path:
 
 
 def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
-    """A program and its parameters by name."""
+    """Reads a program from its file, and its parameters by name from the file beside it."""
     with naming(source):
         data = source.read_bytes()
         program = READERS[source.suffix](data, str(source), Store(None, len(data)))
@@ -101,7 +99,7 @@ def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """A context in which errors name the file."""
+    """Context manager in which errors name the file."""
     try:
         yield
     except OSError as error:
@@ -111,8 +109,9 @@ def naming(path: Path) -> Generator[None]:
 
 
 def check_supported(program: PaddleProgram) -> None:
-    """Raises `ModelError` if the outputs depend on operators without a rule; it names them and their
-    positions.
+    """Raises `ModelError` if the outputs depend on operators without a rule.
+
+    The message names the operators and their positions.
     """
     operations = needed(program)
     missing = [operation for operation in operations if operation.type not in PADDLE]
@@ -127,7 +126,10 @@ def check_supported(program: PaddleProgram) -> None:
 
 
 def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """All combinations of axes that the inputs may have, the most likely first."""
+    """Yields all combinations of axes that the inputs may have, the most likely first.
+
+    axes: the axes that the user stated, by the name of the input.
+    """
     lengths = {
         name for operation in program.operations for name in operation.inputs.get("SequenceLength", ())
     }
@@ -144,7 +146,7 @@ def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def possible(variable: Variable, program: PaddleProgram) -> list[str]:
-    """The axes that an input may have."""
+    """Lists the axes that an input may have."""
     if variable.levels > 1:
         raise ModelError(
             f"{program.path}: the input {variable.name!r} has {variable.levels} levels of sequences (LoD); "
@@ -155,7 +157,7 @@ def possible(variable: Variable, program: PaddleProgram) -> list[str]:
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:
-    """An input with its axes."""
+    """Makes an input with its axes; raises `InputError` if they do not fit its shape."""
     name = str(dtype(variable.dtype.name))
     if axes == "lengths":
         return ModelInput(variable.name, axes, (), name)

@@ -1,4 +1,4 @@
-"""A program of PaddlePaddle as a function of sequences, for `sn.Graph`."""
+"""A program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,18 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class PaddleModel(ArrayModel):
-    """A program with its parameters, and its inputs with their axes."""
+    """Program of PaddlePaddle with its parameters, as a function of its inputs, which `sn.Graph` traces."""
 
     program: PaddleProgram
     parameters: Mapping[str, Array]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """The outputs, by name if there are several."""
+        """Computes the outputs of the program, by name if there are several.
+
+        x: the inputs with steps, by name if there are several.
+        params: not used, as the program's parameters are constants.
+        statics: the inputs without steps, by name if there are several.
+        """
         env = {name: constant(array) for name, array in self.parameters.items()}
         env |= self.placed(x, statics)
         for operation in needed(self.program):
@@ -37,7 +42,7 @@ class PaddleModel(ArrayModel):
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
-        """A value that was computed before."""
+        """Returns a value that was computed before; raises `ModelError` for other names."""
         if name not in env:
             raise ModelError(
                 f"{self.path}: {name!r} is not a value of the program, or is used before it is computed"
@@ -45,7 +50,10 @@ class PaddleModel(ArrayModel):
         return env[name]
 
     def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """The results of an operation, by name. Errors name the operation."""
+        """Computes an operation and returns its results by name. Errors name the operation.
+
+        env: the values computed so far, by name.
+        """
         try:
             operands = {
                 slot: tuple(self.value(env, name) for name in names)
@@ -69,17 +77,17 @@ class PaddleModel(ArrayModel):
 
 
 def listed(values: Any) -> Sequence[Placed]:
-    """The values of a slot."""
+    """Returns the values of a slot as a list."""
     return [values] if isinstance(values, Placed) else values
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """All names in slots."""
+    """Collects all names in slots."""
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 
 def needed(program: PaddleProgram) -> list[PaddleOperation]:
-    """The operations on which the outputs depend, in order. A later operation may redefine a name."""
+    """Lists the operations on which the outputs depend, in order. A later operation may redefine a name."""
     required, operations = set(program.outputs.values()), list[PaddleOperation]()
     for operation in reversed(program.operations):
         if required & names(operation.outputs):

@@ -77,7 +77,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The length of each outermost sequence, int64: its number of steps, or of inner sequences.
+        """Length of each outermost sequence, int64: its number of steps, or of inner sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).lengths
         array([2, 0, 1])
@@ -86,7 +86,7 @@ class Ragged:
 
     @property
     def levels(self) -> int:
-        """The number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps.
+        """Number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps.
 
         >>> Ragged.from_list([[np.arange(3)], [np.arange(1), np.arange(2)]]).levels
         2
@@ -95,7 +95,7 @@ class Ragged:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """The shape of one step; () if each step is one number.
+        """Shape of one step; () if each step is one number.
 
         >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3))]).features
         (3,)
@@ -104,12 +104,12 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     @property
     def total(self) -> int:
-        """The number of steps of all sequences together.
+        """Number of steps of all sequences together.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).total
         3
@@ -141,7 +141,7 @@ class Ragged:
         raise InputError("a Ragged is not a single array; use .values [total, *features], or to_padded()")
 
     def take(self, indices: Any) -> "Ragged":
-        """The sequences at these indices, in this order, with copied values.
+        """Takes the sequences at these indices, in this order, with copied values.
 
         Args:
             indices: [count], whole numbers. Repeated ones repeat; negative ones count from the end.
@@ -161,7 +161,7 @@ class Ragged:
         return Ragged(self.values[positions], tuple(offsets))
 
     def reversed(self) -> "Ragged":
-        """Each sequence of steps from its last step to its first, with copied values.
+        """Returns each sequence of steps from its last step to its first, with copied values.
 
         Sequences and inner sequences stay in their order. Together with the original it gives a cell two
         inputs, one of them backwards: `rnn({"forward": x, "backward": x.reversed()})`.
@@ -172,7 +172,7 @@ class Ragged:
         return Ragged(self.values[turned_positions_of(self.offsets[-1])], self.offsets)
 
     def with_values(self, values: Array) -> "Ragged":
-        """Sequences of the same lengths with other values.
+        """Returns sequences of the same lengths with other values.
 
         Args:
             values: [total, *features], one value per step, with any features.
@@ -194,7 +194,7 @@ class Ragged:
         return ragged
 
     def inner(self) -> "Ragged":
-        """The inner sequences, with the outermost level removed. `group` is the inverse.
+        """Returns the inner sequences, with the outermost level removed. `group` is the inverse.
 
         Raises:
             InputError: For sequences of one level.
@@ -208,7 +208,7 @@ class Ragged:
         return Ragged(self.values, self.offsets[1:])
 
     def group(self, counts: Any) -> "Ragged":
-        """The sequences in groups, as a new outermost level. `inner` is the inverse.
+        """Groups the sequences, as a new outermost level. `inner` is the inverse.
 
         Args:
             counts: The next `counts[i]` sequences are group i.
@@ -228,7 +228,8 @@ class Ragged:
         return Ragged(self.values, (outer, *self.offsets))
 
     def equal(self, other: "Ragged") -> bool:
-        """Whether both have the same dtype and the same numbers in the same sequences. NaN equals NaN.
+        """Tells whether both have the same dtype and the same numbers in the same sequences. NaN equals
+        NaN.
 
         Raises:
             InputError: If `other` is not a `Ragged`.
@@ -253,7 +254,7 @@ class Ragged:
         features: int | tuple[int, ...] | None = None,
         levels: int | None = None,
     ) -> "Ragged":
-        """The sequences of a list.
+        """Makes a `Ragged` of the sequences in a list.
 
         Each list around a list of arrays adds a level. If there are no arrays (an empty list, Python
         numbers), `levels` decides, by default 1.
@@ -278,7 +279,8 @@ class Ragged:
         return cls(*lists.from_list(sequences, dtype, features, levels))
 
     def to_list(self) -> list[Any]:
-        """A list of arrays [steps, *features], views of the values; a list of such lists for two levels.
+        """Returns a list of arrays [steps, *features], views of the values; for two levels, a list of such
+        lists.
 
         >>> Ragged.from_list([[1, 2], []]).to_list()
         [array([1, 2]), array([], dtype=int64)]
@@ -287,7 +289,7 @@ class Ragged:
 
     @classmethod
     def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":
-        """The sequences of a padded array and their lengths.
+        """Makes a `Ragged` of a padded array and the lengths of its sequences.
 
         Without padding, the values share the array's memory.
 
@@ -308,7 +310,7 @@ class Ragged:
     def to_padded(
         self, time_major: bool = False, length: int | None = None, fill: Any = 0
     ) -> tuple[Array, NDArray[np.int64]]:
-        """An array [batch, time, *features] padded with `fill`, and the lengths [batch].
+        """Returns an array [batch, time, *features] padded with `fill`, and the lengths [batch].
 
         Args:
             time_major: Whether the axes are [time, batch, *features].
@@ -327,7 +329,7 @@ class Ragged:
 
     @classmethod
     def from_arrow(cls, array: Any) -> "Ragged":
-        """The sequences of an Arrow list array or column, one per row, sharing its memory.
+        """Makes a `Ragged` of an Arrow list array or column, one sequence per row, sharing its memory.
 
         Bools are copied, because Arrow stores them as bits, and so are columns of several chunks.
 
@@ -345,7 +347,7 @@ class Ragged:
         return cls(*arrow.from_arrow(array))
 
     def to_arrow(self) -> Any:
-        """A pyarrow list array, one row per sequence, that shares the memory of contiguous values.
+        """Returns a pyarrow list array, one row per sequence, that shares the memory of contiguous values.
 
         Its type is `list`, with a further list per level and a fixed-size list per feature axis; `large_list`
         if the offsets need more than 32 bits.
@@ -360,7 +362,8 @@ class Ragged:
 
     @classmethod
     def from_packed(cls, packed: Any) -> "Ragged":
-        """The sequences of a torch `PackedSequence`, copied, in the order they had before it sorted them.
+        """Makes a `Ragged` of a torch `PackedSequence`, copied, in the order before the packing sorted the
+        sequences.
 
         Args:
             packed: A `torch.nn.utils.rnn.PackedSequence`.
@@ -376,7 +379,7 @@ class Ragged:
         return cls(*torch.from_packed(packed))
 
     def to_packed(self, enforce_sorted: bool = False) -> Any:
-        """A torch `PackedSequence` with copied data, which stores the order of the sequences.
+        """Returns a torch `PackedSequence` with copied data, which stores the order of the sequences.
 
         Args:
             enforce_sorted: As in torch: the order is not stored, and lengths must not increase.
@@ -392,7 +395,7 @@ class Ragged:
 
     @classmethod
     def from_nested(cls, nested: Any) -> "Ragged":
-        """The sequences of a torch nested tensor, sharing its memory.
+        """Makes a `Ragged` of a torch nested tensor, sharing its memory.
 
         Args:
             nested: A nested tensor [batch, steps, *features] of layout `torch.jagged`. One with gaps (lengths
@@ -409,7 +412,7 @@ class Ragged:
         return cls(*torch.from_nested(nested))
 
     def to_nested(self) -> Any:
-        """A torch nested tensor of layout `torch.jagged` that shares the memory of the values.
+        """Returns a torch nested tensor of layout `torch.jagged` that shares the memory of the values.
 
         Values that are read-only or not contiguous are copied: torch has no read-only tensors.
 
@@ -422,6 +425,9 @@ class Ragged:
         return torch.to_nested(self.values, self._only_offsets("to_nested"))
 
     def _only_offsets(self, method: str) -> NDArray[np.int64]:
+        """Returns the offsets of sequences of one level; raises `InputError`, which says `method`, for more
+        levels.
+        """
         if self.levels > 1:
             raise InputError(
                 f"{method} takes sequences of one level, and these have {self.levels}; use inner() first"
@@ -430,4 +436,5 @@ class Ragged:
 
 
 def _count(count: int, name: str) -> str:
+    """Formats a count with a noun in the right number."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

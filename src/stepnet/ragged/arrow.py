@@ -12,7 +12,9 @@ from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, p
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
-    """A module of pyarrow; raises `InputError` if it is not installed. what: what needs it."""
+    """Imports a module of pyarrow; raises `InputError`, which names what needs it, if pyarrow is not
+    installed.
+    """
     try:
         return import_module(name)
     except ImportError as error:
@@ -20,7 +22,7 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
 
 
 def from_arrow(array: Any) -> Parts:
-    """The values and offsets of an Arrow list array. See `Ragged.from_arrow`."""
+    """Returns (values, offsets) of an Arrow list array. See `Ragged.from_arrow`."""
     pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
@@ -37,8 +39,10 @@ def from_arrow(array: Any) -> Parts:
 
 
 def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
-    """Whether the list of each level is a `large_list`, the sizes of the fixed-size lists inside, and the
-    type of their elements.
+    """Takes a nested Arrow list type apart.
+
+    Returns (whether the list of each level is a `large_list`, the sizes of the fixed-size lists inside, the
+    type of their elements).
     """
     types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
     while types.is_list(inside) or types.is_large_list(inside):
@@ -51,12 +55,12 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """The type of the numbers in lists, also if they are dictionary-encoded."""
+    """Returns the type of the numbers in lists, without a dictionary encoding of them."""
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
 def check_type(whole_type: Any) -> None:
-    """Raises `InputError` for a type other than lists of numbers."""
+    """Raises `InputError` for an Arrow type other than lists of numbers."""
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:
@@ -72,7 +76,9 @@ def check_type(whole_type: Any) -> None:
 
 
 def check_whole(array: Any) -> None:
-    """Raises `InputError` for an array whose offsets or indices lead outside it, as those of a file may."""
+    """Raises `InputError` for an Arrow array whose offsets or indices lead outside it, as a damaged file may
+    have.
+    """
     try:
         array.validate(full=True)
     except pyarrow_module().ArrowInvalid as error:
@@ -80,8 +86,7 @@ def check_whole(array: Any) -> None:
 
 
 def parts_of(array: Any, first: int = 0) -> Parts:
-    """The values and offsets of an array that passed `check_type` and `check_whole`; a null row is an empty
-    sequence.
+    """Returns (values, offsets) of an array that passed `check_type` and `check_whole`; a null row is empty.
 
     first: the index of the first row, for messages.
     """
@@ -113,7 +118,12 @@ def parts_of(array: Any, first: int = 0) -> Parts:
 
 
 def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
-    """The entries and offsets without the entries of some rows: in Arrow, a null row may have entries."""
+    """Removes the entries of the rows marked in `empty`: in Arrow, a null row may have entries.
+
+    entries: the entries of all rows. level: the offsets of rows in the entries.
+
+    Returns (entries, offsets).
+    """
     lengths = np.diff(level)
     if not lengths[empty].any():
         return entries, level
@@ -122,7 +132,7 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
 
 
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
-    """The Arrow list array. See `Ragged.to_arrow`.
+    """Makes an Arrow list array of values and offsets. See `Ragged.to_arrow`.
 
     large: whether the list of each level is a `large_list`; by default those whose offsets require it.
     """
@@ -147,7 +157,10 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
 
 def with_nulls(array: Any, null: Array | None) -> Any:
-    """The array with nulls in some rows; null: a boolean per row, or None for no nulls."""
+    """Returns an Arrow list array with nulls in some rows.
+
+    null: a boolean per row; None for no nulls.
+    """
     if null is None:
         return array
     pyarrow, kind = pyarrow_module(), array.type
@@ -164,6 +177,11 @@ def with_nulls(array: Any, null: Array | None) -> Any:
 
 
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
+    """Raises `InputError` for an Arrow array with a null, and names the row of the first.
+
+    offsets: the offsets of each level around the array. features: the sizes of the fixed-size lists inside.
+    first: the index of the first row.
+    """
     if array.null_count:
         null = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
         path = path_of(null // max(prod(features), 1), offsets)

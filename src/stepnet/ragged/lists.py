@@ -16,7 +16,7 @@ MOST_LEVELS = 32
 def from_list(
     sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
 ) -> Parts:
-    """The values and offsets of nested lists. See `Ragged.from_list`."""
+    """Returns (values, offsets) of nested lists. See `Ragged.from_list`."""
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
         raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")
@@ -71,9 +71,11 @@ def from_list(
 
 
 def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array:
-    """One sequence as an array.
+    """Makes one sequence of a list or an array: an array of steps.
 
     Python's whole numbers are cast to any dtype that they fit, all other values by NumPy's same_kind rule.
+
+    name: the name of the sequence for messages. target_dtype: the dtype; None for NumPy's own choice.
     """
     try:
         array = array_of(item, name)
@@ -93,7 +95,7 @@ def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array
 
 
 def _levels_above_arrays(item: Any, depth: int = 0) -> int:
-    """The number of lists around the deepest array; 0 if there is no array."""
+    """Counts the lists around the deepest array; 0 if there is no array."""
     if not isinstance(item, list | tuple):
         return 0
     if depth > MOST_LEVELS:
@@ -106,8 +108,10 @@ def _levels_above_arrays(item: Any, depth: int = 0) -> int:
 
 
 def _is_array(item: Any) -> bool:
+    """Tells whether an item is an array with at least one axis."""
     return getattr(item, "ndim", 0) > 0
 
 
 def _name(position: int, offsets: Sequence[Array]) -> str:
+    """Names the sequence at a position by its indices, for messages."""
     return "sequence " + ", ".join(str(index) for index in path_of(position, offsets))

@@ -1,4 +1,4 @@
-"""The arithmetic of offsets, and checks of values, offsets, lengths and indices."""
+"""Arithmetic of offsets, and checks of values, offsets, lengths and indices."""
 
 import operator
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Parts: TypeAlias = tuple[Array, Offsets]
 
 
 def offsets_of(lengths: Any) -> NDArray[np.int64]:
-    """The offsets [len(lengths) + 1] of entries of these lengths laid end to end.
+    """Computes the offsets [len(lengths) + 1] of entries of these lengths laid end to end.
 
     >>> offsets_of([2, 0, 3])
     array([0, 2, 2, 5])
@@ -28,7 +28,7 @@ def offsets_of(lengths: Any) -> NDArray[np.int64]:
 
 
 def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
-    """The positions of all elements of entries with these starts and lengths, entry by entry.
+    """Computes the positions of all elements of entries with these starts and lengths, entry by entry.
 
     >>> positions_of(np.array([7, 0]), np.array([2, 3]))
     array([7, 8, 0, 1, 2])
@@ -38,7 +38,8 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
 
 
 def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
-    """The positions of all elements, entry by entry, each entry from its last to its first.
+    """Computes the positions of all elements, entry by entry, each entry from its last element to its
+    first.
 
     >>> turned_positions_of(np.array([0, 2, 2, 5]))
     array([1, 0, 4, 3, 2])
@@ -48,7 +49,7 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
 
 
 def ends_of(values: Array, offsets: Array, first: bool) -> Array:
-    """The last element of each entry, or the first; zeros for an empty entry.
+    """Takes the last element of each entry, or the first; an empty entry gives zeros.
 
     >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
     array([8, 0, 9])
@@ -60,7 +61,8 @@ def ends_of(values: Array, offsets: Array, first: bool) -> Array:
 
 
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
-    """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets that start at 0.
+    """Selects the outermost entries `start` to `stop`: returns (view of the values, offsets that start at
+    0).
 
     >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
     (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
@@ -74,7 +76,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
 
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
-    """The indices, outermost first, that lead to the element at `position` of the innermost level.
+    """Returns the indices, outermost first, that lead to the element at `position` of the innermost level.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -88,9 +90,11 @@ def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
 
 
 def checked_values(values: Any, name: str) -> Array:
-    """The values as a plain array of numbers in native byte order, copied only if necessary.
+    """Checks values and returns them as a plain array of numbers in native byte order, copied only if
+    necessary.
 
-    Raises `InputError` if they are no array, hold no numbers, are masked, or have no first axis.
+    Raises `InputError`, which says `name`, if they are not an array, hold no numbers, are masked, or have no
+    axis.
     """
     if not isinstance(values, np.ndarray):
         raise InputError(
@@ -102,6 +106,7 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
+    """Checks that an array has numbers and at least one axis; returns it in native byte order."""
     own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and its kin
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
@@ -112,7 +117,7 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """A dtype of numbers; raises `InputError` for any other."""
+    """Converts to a dtype of numbers; raises `InputError`, which says `name`, for any other dtype."""
     try:
         number_type = np.dtype(dtype)
     except (
@@ -126,13 +131,13 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
-    """A shape of features: a whole number, or several."""
+    """Converts a whole number, or several, to the shape of one step; raises `InputError` for other values."""
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
     return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
 
 
 def checked_offsets(offsets: Any, total: int) -> Offsets:
-    """Read-only copies of the offsets.
+    """Checks offsets and returns read-only copies.
 
     Raises `InputError` unless there is one int64 array per level that starts at 0, never decreases, and ends
     at the number of entries of the next level, the last at `total`.
@@ -156,6 +161,9 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 
 def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
+    """Checks the offsets of one level and returns a read-only copy; raises `InputError`, which says
+    `name`.
+    """
     level = cast("NDArray[np.int64]", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
@@ -179,7 +187,7 @@ def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
 
 
 def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name: str) -> NDArray[np.int64]:
-    """The lengths as int64, one for each of `count` entries.
+    """Checks lengths and returns them as int64, one for each of `count` entries.
 
     Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
     and `limit_name` are the names of an entry and of the limit in messages.
@@ -203,7 +211,7 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
 
 
 def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
-    """The indices as int64 from 0 on, negative ones counted from the end.
+    """Checks indices and returns them as int64 from 0 on; negative ones count from the end.
 
     Raises `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
     """
@@ -221,7 +229,9 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """One index from 0 on. Raises `InputError` unless it is a whole number below `count`."""
+    """Checks one index and returns it from 0 on; raises `InputError` unless it is a whole number within
+    `count`.
+    """
     try:
         place = operator.index(index)
     except TypeError:
@@ -233,7 +243,9 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """The start, stop and stride of a slice of `count` entries; raises `InputError` for an invalid slice."""
+    """Returns (start, stop, stride) of a slice of `count` entries; raises `InputError` for an invalid
+    slice.
+    """
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:
@@ -241,6 +253,7 @@ def slice_of(index: slice, count: int) -> tuple[int, int, int]:
 
 
 def _kind(value: Any) -> str:
+    """Describes a value for messages, as "an array of shape (2, 3) and dtype int64"."""
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
         return f"an array of shape {array.shape} and dtype {array.dtype}"

@@ -13,7 +13,7 @@ MOST_STEPS = 2**40
 
 
 def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
-    """The values and offsets of a padded array. See `Ragged.from_padded`."""
+    """Returns (values, offsets) of a padded array. See `Ragged.from_padded`."""
     time_major = flag(time_major, "time_major")
     try:
         x = checked_values(array_of(x, "the padded array"), "the padded array")
@@ -39,7 +39,7 @@ def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
 def to_padded(
     values: Array, offsets: NDArray[np.int64], time_major: bool, length: int | None, fill: Any
 ) -> Array:
-    """The padded array. See `Ragged.to_padded`."""
+    """Makes a padded array of values and offsets. See `Ragged.to_padded`."""
     lengths = np.diff(offsets)
     time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))
     if length is not None:
@@ -59,13 +59,16 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """For each value, the index of its sequence and its step there."""
+    """Returns, for each value, (index of its sequence, index of its step in the sequence)."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)
 
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
+    """Checks the value of the padding and casts it to the dtype; raises `InputError` if the dtype cannot hold
+    it.
+    """
     is_integral = dtype.kind in "biu"
     refusal = f"fill {shown(fill)} does not fit {dtype}"
     if array_of(fill, "fill").ndim or (is_integral and array_of(fill, "fill").dtype.kind not in "biu"):

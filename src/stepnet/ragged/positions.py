@@ -23,7 +23,7 @@ LARGEST_KEY = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Where the steps of a batch of sequences lie.
+    """Positions in arrays where the steps of a batch of sequences lie, such as end to end or padded.
 
     starts, lengths: int64 [batch], the index of each sequence's first step, and its number of steps.
     total: the number of entries in the arrays, padding included.
@@ -45,7 +45,7 @@ class Positions:
     def end_to_end(
         cls, offsets: Array, inner: tuple[Array, ...] = (), beside: Mapping[str, Array] | None = None
     ) -> Self:
-        """The positions of sequences that lie end to end, in order and without gaps.
+        """Makes the positions of sequences that lie end to end, in order and without gaps.
 
         offsets: int64 [batch + 1], from 0 on.
 
@@ -58,22 +58,22 @@ class Positions:
         return positions
 
     def with_statics(self, beside: Mapping[str, Array]) -> Self:
-        """These positions, and those of statics that are sequences."""
+        """Returns these positions with the offsets of statics that are sequences."""
         return replace(self, beside=beside) if beside else self
 
     @property
     def rows(self) -> int:
-        """The number of sequences."""
+        """Number of sequences."""
         return len(self.lengths)
 
     @computed_once
     def is_full(self) -> bool:
-        """Whether every sequence has steps."""
+        """Whether every sequence has at least one step."""
         return bool(self.lengths.all())
 
     @computed_once
     def offsets(self) -> Array:
-        """The offsets that the sequences would have end to end: the prefix sums of the lengths."""
+        """Offsets that the sequences would have end to end: the prefix sums of the lengths."""
         return offsets_of(self.lengths)
 
     @computed_once
@@ -84,7 +84,9 @@ class Positions:
 
     @computed_once
     def key(self) -> tuple[Any, ...] | None:
-        """A hashable value that equal positions share; None for positions that are too many to compare."""
+        """Returns a hashable value that only equal positions share; None for positions too many to
+        compare.
+        """
         tables = (
             self.starts,
             self.lengths,
@@ -97,7 +99,8 @@ class Positions:
         return self.total, len(self.inner), tuple(self.beside), *(table.tobytes() for table in tables)
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
-        """The indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from `first[i]` on.
+        """Computes the indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from
+        `first[i]` on.
 
         Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
 
@@ -112,18 +115,20 @@ class Positions:
 
     @property
     def all_places(self) -> Array:
-        """The indices of all steps, sequence after sequence."""
+        """Computes the indices of all steps, sequence after sequence."""
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+        """Takes the value of each sequence's last step, or of its first; an empty sequence gives zeros."""
         rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[places]
         return ends
 
     def end_places(self, first: bool) -> tuple[Array, Array]:
-        """The sequences that have steps, and the indices of their last steps, or of their first."""
+        """Returns (sequences that have steps, index of each one's last step), or of its first step if
+        `first`.
+        """
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
         return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))

@@ -16,6 +16,7 @@ from stepnet.ragged.offsets import Array, Parts, offsets_of, positions_of
 
 
 def _torch() -> Any:
+    """Imports torch; raises `InputError` if it is not installed."""
     try:
         return import_module("torch")
     except ImportError as error:
@@ -23,7 +24,7 @@ def _torch() -> Any:
 
 
 def from_packed(packed: Any) -> Parts:
-    """The values and offsets of a `PackedSequence`. See `Ragged.from_packed`."""
+    """Returns (values, offsets) of a `PackedSequence`. See `Ragged.from_packed`."""
     torch = _torch()
     if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
         raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
@@ -43,9 +44,11 @@ def from_packed(packed: Any) -> Parts:
 
 
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
-    """The lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
+    """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
 
-    total: the number of steps of its data. Raises `InputError` for invalid sizes.
+    total: the number of steps of its data.
+
+    Raises `InputError` for invalid sizes.
     """
     if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
         raise InputError(
@@ -56,7 +59,7 @@ def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
 
 
 def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:
-    """The `PackedSequence`. See `Ragged.to_packed`."""
+    """Makes a `PackedSequence` of values and offsets. See `Ragged.to_packed`."""
     torch, enforce_sorted = _torch(), flag(enforce_sorted, "enforce_sorted")
     lengths = np.diff(offsets)
     if not len(lengths):
@@ -81,7 +84,7 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
 
 
 def from_nested(nested: Any) -> Parts:
-    """The values and offsets of a jagged nested tensor. See `Ragged.from_nested`."""
+    """Returns (values, offsets) of a jagged nested tensor. See `Ragged.from_nested`."""
     torch = _torch()
     if not isinstance(nested, torch.Tensor) or not nested.is_nested or nested.layout != torch.jagged:
         kind = (
@@ -104,13 +107,13 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """The jagged nested tensor. See `Ragged.to_nested`."""
+    """Makes a jagged nested tensor of values and offsets. See `Ragged.to_nested`."""
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 
 
 def _to_numpy(tensor: Any) -> Array:
-    """An array that shares the tensor's memory, if that is on the CPU."""
+    """Converts a tensor to an array, which shares the tensor's memory if that is on the CPU."""
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         return tensor.view(_torch().int16).numpy().view(ml_dtypes.bfloat16)
@@ -118,7 +121,10 @@ def _to_numpy(tensor: Any) -> Array:
 
 
 def _to_tensor(torch: Any, values: Array) -> Any:
-    """A tensor that shares the array's memory if that is writable, as torch has no read-only tensors."""
+    """Converts an array to a tensor, which shares the array's memory if that is writable.
+
+    A read-only array is copied, as torch has no read-only tensors.
+    """
     values = np.require(values, requirements=["C", "W"])
     # In NumPy an axis of length 1 may have any stride, in torch not: reshaping makes it contiguous.
     values = values.reshape(1, *values.shape)[0]

@@ -157,8 +157,8 @@ def left_whole(module: Any) -> str | None:
     """
     kind = cast("Any", type(module))
     known = {theirs.__name__ for theirs in OURS}
-    if getattr(module, "original_name", kind.__name__) in known:  # that of what torch.jit.script made
-        return f"a {kind.__module__}.{kind.__qualname__} is another class than that of torch.nn"
+    if getattr(module, "original_name", kind.__name__) in known:  # the class of what torch.jit.script makes
+        return f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"
     return seams.without_seams(kind)
 
 
@@ -168,5 +168,5 @@ def refusal(module: Any) -> str | None:
     if kind in OURS.values():
         return "it is stepnet's already"
     if kind not in OURS:
-        return f"{kind.__name__} is a class of its own, whose forward may be another"
+        return f"{kind.__name__} is a subclass, whose forward may compute something else"
     return dtypes_refused(module.parameters())

@@ -2,7 +2,7 @@
 
     tanh.default    elementwise("tanh")             a row of the table in `importers/pointwise.py`
     clamp.Tensor    pointwise(rules.clamp)          a rule on features, of PyTorch's own arguments
-    cumsum.default  Row(on_axes=along(cumulate))    an operator of `importers` on values with axes
+    cumsum.default  AtenOperation(on_axes=along(cumulate))    an operator of `importers` on values with axes
 
 The functions that make rows handle PyTorch's rules for dtypes: integers with floats give float32, where NumPy
 gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if there is no operator.

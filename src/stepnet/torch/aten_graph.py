@@ -70,8 +70,10 @@ RANDOM = {
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
     "sequences": "which a model does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
-    "steps": "of which each sequence has its own: take all of them, the first, x[:, 0], or the last, "
-    "x[:, -1]; a loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell",
+    "steps": (
+        "which differs between sequences: take all steps, the first, x[:, 0], or the last, x[:, -1]; a "
+        "loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell"
+    ),
 }
 """For each symbol, why a step or model may not depend on its value, and the remedy: the end of a message."""
 
@@ -94,7 +96,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
         if len(self.guards) > known:
             raise self.dependent(self.guards[-1].expr)
         # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
-        # so for itself: what broadcasts, does for any number.
+        # so itself: shapes that broadcast for 2 broadcast for any number.
         if arguments[0].free_symbols and asked_by_user():
             raise self.dependent(arguments[0])
         return value
@@ -102,7 +104,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
     def dependent(self, expression: Any) -> StepError:
         """Makes the error for code that depends on the number of rows or steps in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
-        return StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
+        return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
         """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
@@ -148,8 +150,8 @@ class UnchangedTensors(dispatch.TorchDispatchMode):
 class TensorArgument:
     """Argument of a function that is traced: its name, dtype and sizes.
 
-    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers. is_parameter: whether the
-    function must not change it.
+    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers.
+    is_parameter: whether the function must not change it.
     """
 
     name: str
@@ -250,7 +252,7 @@ def smaller() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training,
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
-    # The smaller operations of these would compute constant indices, use dtypes that a step lacks, or join
+    # These are not decomposed: their parts would compute constant indices, use dtypes that a step lacks, join
     # rows and positions in an axis, or hide that a gradient ends.
     undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default, aten.detach.default)
     return {operation: rule for operation, rule in table.items() if operation not in undivided}

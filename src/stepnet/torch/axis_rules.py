@@ -1,4 +1,4 @@
-"""Rules for ATen operations on axes, by the operators of `importers`; see `rows.Row`.
+"""Rules for ATen operations on axes, by the operators of `importers`; see `rows.AtenOperation`.
 
 A rule receives a `ReplayedNode`, and passes its arguments on in one form. Some rules return None for an
 operation that concerns no sequences or steps: it is left to the rule on features in the operation's row.
@@ -144,13 +144,14 @@ def sliced(call: ReplayedNode) -> Any:
 def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     """Takes the first or last step of each sequence; refuses other steps, as lengths differ.
 
-    index: the requested step. keep: whether an axis of size one takes the place of the steps.
+    index: the requested step.
+    keep: whether an axis of size one takes the place of the steps.
     """
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:
         raise refuse(
-            "of the steps of each sequence a model takes all, the first, x[:, 0], or the last, x[:, -1]: the "
-            "lengths of sequences differ"
+            "of each sequence, a model can take all steps, the first, x[:, 0], or the last, x[:, "
+            "-1]: the lengths of sequences differ"
         )
     return step_at(x, dim % len(x.axes), how, keep)
 
@@ -196,7 +197,9 @@ def gathered(call: ReplayedNode) -> Any:
     if x.axes[dim] != TIME:
         return None
     if not is_last(call, index):
-        raise refuse("of the steps of each sequence, gather takes the last ones, at lengths - 1")
+        raise refuse(
+            "in a model, gather over steps can only take the last step of each sequence, at lengths - 1"
+        )
     return step_at(x, dim % len(x.axes), "last", keep=True)
 
 
@@ -220,7 +223,7 @@ def counted(call: ReplayedNode) -> Any:
         return None
     axes = call.axes(call.tensors[0], [])
     if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
-        raise refuse("steps and sequences are numbered from 0, one by one: torch.arange(x.size(1))")
+        raise refuse("a range over steps or sequences starts at 0 and counts by 1: torch.arange(x.size(1))")
     if axes == (BATCH,):
         return SequenceOrder()
     return step_numbers(call.replay.like, torch_name(call.tensors[0]))

@@ -24,7 +24,7 @@ NAMES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh", "P"
 """PyTorch's names of a cell's parameters, in the order in which its modules have them."""
 
 MODES = {"GRU": "gru", "LSTM": "lstm", "RNN_TANH": "simple_rnn", "RNN_RELU": "simple_rnn_relu"}
-"""The cell that a `mode` of torch.nn.RNNBase is: the gates stand in the same order."""
+"""For each `mode` of torch.nn.RNNBase, the cell that it computes; their gates are in the same order."""
 
 MOST_KEPT = 64
 

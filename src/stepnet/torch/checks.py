@@ -24,7 +24,9 @@ def dtypes_refused(parameters: Iterable[Any]) -> str | None:
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
-    return f"its parameters are {', '.join(sorted(dtypes))}: {' and '.join(DTYPES.values())} are run"
+    return (
+        f"its parameters are {', '.join(sorted(dtypes))}: only {' and '.join(DTYPES.values())} are supported"
+    )
 
 
 def check_tensors(
@@ -32,7 +34,8 @@ def check_tensors(
 ) -> None:
     """Raises `InputError` unless all tensors are on the CPU and have the same dtype, float32 or float64.
 
-    title: the module's name, for messages. names: the names of the parameters.
+    title: the module's name, for messages.
+    names: the names of the parameters.
     """
     dtype = parameters[0].dtype
     if dtype not in DTYPES:

@@ -34,7 +34,8 @@ library: Any = pytorch("torch.library")
 class LayerBuild:
     """Recipe for a recurrent layer of a traced module.
 
-    layer: makes the layer from its parameters. memory: the structure of the layer's memory.
+    layer: makes the layer from its parameters.
+    memory: the structure of the layer's memory.
     """
 
     layer: Callable[[Sequence[Traced]], Layer]
@@ -45,7 +46,8 @@ class LayerBuild:
 class TracedLayers:
     """Recurrent layers that were met while a module is traced.
 
-    rows: the number of sequences, a symbol. builds: the recipe of each layer, by the number in its node.
+    rows: the number of sequences, a symbol.
+    builds: the recipe of each layer, by the number in its node.
     path: the names of the modules in the current calls, outermost first.
     """
 
@@ -71,7 +73,7 @@ class TracedLayers:
             for _, member in members:
                 method = method_of(member)
                 if method is not None:
-                    # Ahead of the hooks, by which the step of a Recurrence would be another one.
+                    # Before the hooks: with them the step of a Recurrence would count as changed.
                     program = member.enter().program if isinstance(member, Recurrence) else None
                     changed.append((member, method))
                     member.__dict__[method] = getattr(Standing(self, member, program), method)
@@ -125,7 +127,8 @@ def memory_of(layer: Layer) -> Any:
 class Standing:
     """Stand-in for a recurrent layer while the model that contains it is traced.
 
-    module: the recurrent layer. program: the program of a `Recurrence`; None for a layer of torch.nn.
+    module: the recurrent layer.
+    program: the program of a `Recurrence`; None for a layer of torch.nn.
     """
 
     layers: TracedLayers
@@ -205,7 +208,7 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
     """Replaces `torch._pad_packed_sequence`: gives padded steps and lengths. Refuses a fixed total length."""
     if isinstance(total, int):
         raise StepError(
-            "pad_packed_sequence has a total_length that is a number: x.size(1) is one that is not"
+            "pad_packed_sequence has a total_length that is a fixed number: give x.size(1) instead"
         )
     rows = data.shape[0] // counts.shape[0]
     return tuple(torch.ops.stepnet.padded(data, counts, rows, int(batch_first)))
@@ -238,12 +241,13 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         **__: Any,
     ) -> Any:
+        """Pools over all steps; raises `StepError` for another kernel, padding or indices."""
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
         if not whole or padding not in (0, (0,)) or return_indices:
             raise StepError(
-                f"{function.__name__} is over all steps of a sequence in a model: its kernel is x.size(-1), "
-                "or it is adaptive to 1; without padding and indices"
+                f"in a model, {function.__name__} pools over all steps of a sequence: give it the "
+                "kernel x.size(-1), or an adaptive output of size 1, without padding and indices"
             )
         return reduced(x)
 
@@ -273,7 +277,7 @@ def largest(x: Any) -> Any:
 
 
 CONVOLUTION = (
-    "a convolution reads several steps at once, which no operation of a model does: run it ahead of the graph"
+    "a convolution reads several steps at once, which no operation of a model does: run it before the graph"
 )
 RANDOM = "dropout draws random numbers: call .eval() on the module"
 
@@ -314,7 +318,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
         for name in ("sort", "argsort")
     },
 }
-"""The functions of PyTorch that are traced as others in a module."""
+"""PyTorch's functions that a module's trace replaces, each with its replacement."""
 
 
 # ---- the operators -----------------------------------------------------------------------------------------

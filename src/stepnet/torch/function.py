@@ -95,8 +95,8 @@ class NetRun:
     ) -> tuple[Any, ...]:
         """Runs the net and returns its results.
 
-        inputs: the inputs of the net; None stands for a memory of zeros. engine: runs calls without
-        gradients.
+        inputs: the inputs of the net; None stands for a memory of zeros.
+        engine: runs calls without gradients.
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()

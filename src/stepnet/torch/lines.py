@@ -13,7 +13,7 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 LIBRARIES = [os.path.dirname(os.path.abspath(torch.__file__)) + os.sep]
-"""The folders of code that is not the user's: PyTorch's, and those of what calls it for the user."""
+"""Folders of code that is not the user's: PyTorch's, and those of packages that call it for the user."""
 MADE = ("<string>", "<eval_with_key>")
 """The file names of code that Python and PyTorch generate."""
 

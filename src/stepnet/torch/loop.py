@@ -23,8 +23,9 @@ Array = np.ndarray
 class Turns:
     """Order in which a loop over time runs the steps of sequences of different lengths.
 
-    order: the rows, longest sequence first. counts: at each step of the loop, how many of these rows take
-    part. places: the index of each step in the data, one step of the loop after the other.
+    order: the rows, longest sequence first.
+    counts: at each step of the loop, how many of these rows take part.
+    places: the index of each step in the data, one step of the loop after the other.
     """
 
     order: Array
@@ -54,8 +55,10 @@ def looped(
 
     Returns the outputs [total, ...] and the last memories [rows, ...], each as a list of tensors.
 
-    step: a function (x, memory, index, **further) -> (output, memory). data: the inputs [total, ...]. memory:
-    the initial memories, any structure of tensors [rows, ...]. further: statics, in such a structure too.
+    step: a function (x, memory, index, **further) -> (output, memory).
+    data: the inputs [total, ...].
+    memory: the initial memories, any structure of tensors [rows, ...].
+    further: statics, in such a structure too.
     """
     order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
     now = [tensor.index_select(0, order) for tensor in leaves(memory)]

@@ -28,7 +28,7 @@ from stepnet.torch.trace import parameter as copied
 
 torch: Any = pytorch("torch")
 LETTERS = {"N": SEQUENCES, "T": STEPS}
-"""The letters of axes that are no features."""
+"""Letters, in the text of an input's axes, of axes that are not features."""
 
 LENGTHS = "lengths"
 MODE = frozenset({"training"})
@@ -94,7 +94,9 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     sequences = alone({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
     statics = alone({name: form.specs for name, form in forms.items() if form.kind == "static"})
     if not leaves(sequences):
-        raise InputError("no argument of the example has steps, which axes= says with the letter T")
+        raise InputError(
+            "no argument of the example has steps: mark the axis of steps in axes= with the letter T"
+        )
     kind = TracedModule if statics is None else ModuleWithStatics
     return Graph(kind(model, forms, modes_of(model)), parameters_of(model), inputs=sequences, statics=statics)
 
@@ -121,9 +123,10 @@ def alone(parts: dict[str, Any]) -> Any:
 class ModuleArgument:
     """Argument of a traced module, without its numbers.
 
-    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors. letters: one per
-    leading axis: N (sequences), T (steps), _ (features). value: the structure of the argument. specs: the
-    features and dtypes, in this structure.
+    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors.
+    letters: one per leading axis: N (sequences), T (steps), _ (features).
+    value: the structure of the argument.
+    specs: the features and dtypes, in this structure.
     """
 
     kind: str
@@ -198,7 +201,8 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
         return cast("Mapping[str, str]", axes)[name]
     if axes is not None and not isinstance(axes, Mapping):
         raise InputError(
-            f"axes is a text as 'NT', or a dict of them by the names of arguments, not {described(axes)}"
+            "axes is a text such as 'NT', or a dict of such texts by the names of arguments, not "
+            f"{described(axes)}"
         )
     if all(isinstance(leaf, torch.Tensor) and leaf.dim() < 2 for leaf in leaves(value)):
         return "N"
@@ -237,8 +241,9 @@ class TracedModule:
     """PyTorch module as the function that a `Graph` runs: it is traced, and its ATen graph replayed on a
     net's values.
 
-    forms: the module's arguments by name. modes: whether each inner module is in training mode. made, latest:
-    the attributes that the module read when the graph was made, and at the latest call.
+    forms: the module's arguments by name.
+    modes: whether each inner module is in training mode.
+    made, latest: the attributes that the module read when the graph was made, and at the latest call.
     """
 
     module: Any
@@ -258,8 +263,9 @@ class TracedModule:
         self.check_unchanged()
         if self.modes != modes_of(self.module):
             raise InputError(
-                f"{type(self.module).__name__} is traced again, for inputs of another kind, and is in "
-                "another mode than when the graph was made: call .eval() or .train() first, as then"
+                f"{type(self.module).__name__} must be traced again, for inputs of other dtypes or "
+                "shapes, but it is in another mode than when the graph was made: call .eval() or "
+                ".train() first, so that the mode is the same"
             )
         given = self.named("sequences", x) | self.named("static", statics)
         fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
@@ -305,8 +311,8 @@ class TracedModule:
         made = self.made.reads = self.made.reads or now
         if made != now:
             raise InputError(
-                f"{made.changes(now)} of {type(self.module).__name__} is no longer what it was when the "
-                "graph was made, which holds it as it was then: make the graph again"
+                f"{made.changes(now)} of {type(self.module).__name__} has changed since the graph was "
+                "made, and the graph has its old value: make the graph again"
             )
 
     def named(self, kind: str, value: Any) -> dict[str, Any]:
@@ -359,10 +365,10 @@ def result_of(result: Any) -> Traced:
     """
     if not isinstance(result, Placed):
         what = result.what if isinstance(result, NoValue) else "the order of sequences in their batch"
-        raise refuse(f"an output of the module is {what}, which a model does not know")
+        raise refuse(f"an output of the module is {what}, which is not a value of a model")
     rows = [axis for axis in result.axes if any(map(is_rows, axis))]
     if any(part != SEQUENCES for axis in rows for part in axis if is_rows(part)):
-        raise refuse("an output of the module has its sequences in the order of a sort, which is not undone")
+        raise refuse("an output of the module has its sequences in sorted order: undo the sort in the module")
     try:
         check_apart("an output of the module", result.axes)
     except ModelError as error:

@@ -73,7 +73,7 @@ def packed(call: ReplayedNode) -> list[Any]:
     if lengths.axes != ((rows,),):
         raise refuse(f"the order of the lengths, {text_of(lengths.axes)}, is not that of {text_of(axes)}")
     axis = (rows.replace(SEQUENCES, PACKED),)
-    return [Placed(x.value, (axis, *x.axes[2:])), NoValue("how many sequences have each step")]
+    return [Placed(x.value, (axis, *x.axes[2:])), NoValue("the number of sequences at each step")]
 
 
 def padded(call: ReplayedNode) -> list[Any]:
@@ -93,11 +93,11 @@ def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
     """Brings sequences into another order; composes two orders if x is an order itself."""
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
-            raise refuse("the sequences are sorted in two ways, of which none is undone")
+            raise refuse("the sequences are sorted twice, in different ways: undo one sort before the other")
         return SequenceOrder(x.source, order.target)
     axis = x.axes[dim]
     if axis != (order.source,):
-        raise refuse(f"the order of {order.source} is used for {text_of((axis,))}")
+        raise refuse(f"an order of {order.source} is applied to {text_of((axis,))}")
     return Placed(x.value, (*x.axes[:dim], (order.target,), *x.axes[dim % len(x.axes) + 1 :]))
 
 
@@ -105,7 +105,7 @@ def scattered(call: ReplayedNode) -> Any:
     """Computes scatter for the inverse of an order of the sequences; raises `StepError` for any other use."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, SequenceOrder) or values != SequenceOrder():
-        raise refuse("numbers are not written at places in a model: use torch.where")
+        raise refuse("a model cannot write numbers at indices: use torch.where")
     return SequenceOrder(index.target, index.source)
 
 

@@ -30,18 +30,18 @@ from stepnet.torch.sequences import MOST_KEPT, SequencePlaces
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
 MODULES = WeakValueDictionary[str, Any]()
-"""The modules that a graph may name, each with `runnable_in(training)`."""
+"""Modules that a graph of torch.compile may name, by key; each has the method `runnable_in(training)`."""
 
 KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
-"""The types of the results that graphs were told of, by keys and wanted inputs."""
+"""Types of a recurrence's results as PyTorch's compiler was given them, by (key, inputs with gradients)."""
 
 NO_TRANSFORM = (
-    "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
-    "backward or torch.autograd.grad, or compile what does not hold the transform"
+    "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate "
+    "with backward or torch.autograd.grad, or leave the transform outside the compiled function"
 )
 NO_CHECKPOINT = (
-    "inside torch.compile and torch.export, recurrences have no checkpoint=, which keeps as much as the "
-    "lengths say: run the module outside the graph, or set its checkpoint to None"
+    "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
+    "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
 )
 OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
@@ -103,11 +103,12 @@ def in_graph(
     parameters: list[Any],
     outputs: int,
 ) -> list[Any]:
-    """Adds PyTorch's operator for a recurrence to the graph that is made, and returns the recurrence's
-    results.
+    """Adds PyTorch's operator for a recurrence to the graph that torch.compile or torch.export makes.
 
-    key: names the module, for `runnable_of`. outputs: the number of results that have one entry per step;
-    they come first.
+    Returns the recurrence's results, as tensors of that graph.
+
+    key: names the module, for `runnable_of`.
+    outputs: the number of results that have one entry per step; they come first.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
@@ -126,7 +127,7 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
     An exported graph may be asked for the gradients of all floating-point inputs, so it gives all of them.
     """
     floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
-    if torch.jit.is_tracing():  # which traces again without gradients, and compares both graphs
+    if torch.jit.is_tracing():  # torch.export traces again without gradients, and compares both graphs
         return floats
     if not torch.is_grad_enabled():
         return []
@@ -144,13 +145,15 @@ def recurrence(
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
     `wanted`.
 
-    key: names the module. form, place: the fields of a `SequencePlaces`, the positions of the sequences.
+    key: names the module.
+    form, place: the fields of a `SequencePlaces`, the positions of the sequences.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
         raise InputError(
-            "an attribute that the step of a Recurrence reads has changed since its graph was compiled, and "
-            "what is kept for gradients with it: compile the module again, after torch._dynamo.reset()"
+            "an attribute that the step of a Recurrence reads has changed since its graph was "
+            "compiled, and with it the values that are saved for gradients: compile the module "
+            "again, after torch._dynamo.reset()"
         )
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))
 
@@ -213,8 +216,8 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
-            "a graph that was made without gradients is asked for them: make it where gradients are enabled, "
-            "from a module whose parameters require them"
+            "gradients are requested from a graph that was made without them: make the graph where "
+            "gradients are enabled, from a module whose parameters require them"
         )
     saved = runnable_of(ctx.key).differentiable.halves(tuple(ctx.wanted)).saved
     ctx.counts = len(place), len(tensors)
@@ -241,7 +244,9 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
 
 def no_second(ctx: Any, *cotangents: Any) -> Any:
     """Raises `InputError`: a graph has first derivatives only."""
-    raise InputError("a compiled or exported recurrence has first derivatives alone: run the module as it is")
+    raise InputError(
+        "a compiled or exported recurrence has only first derivatives: run the module itself for higher ones"
+    )
 
 
 def no_vmap(*arguments: Any) -> Any:

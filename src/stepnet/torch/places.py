@@ -75,7 +75,10 @@ def slice_replaced(
 ) -> Any:
     """Returns x with the part from `start` to `end` of one axis replaced by `source`."""
     if step != 1:
-        raise refuse("every second feature is replaced; use torch.where, or torch.stack and a view")
+        raise refuse(
+            "features at a distance from each other cannot be replaced; use torch.where, or torch.stack "
+            "and a view"
+        )
     first, last, _ = slice(start, end).indices(x.shape[dim])
     parts = [along(x, dim, slice(0, first)), source, along(x, dim, slice(last, None))]
     return numpy.concatenate([part for part in parts if part.shape[dim]], axis=dim)
@@ -90,8 +93,8 @@ def constant_of(value: Any) -> Any:
     if node.operation == "constant":
         return node.attributes["value"].value
     raise refuse(
-        "features are picked at constant places (as a list holds them: a buffer is a parameter), and rows of "
-        "a parameter at a step's integers"
+        "features can be indexed by constants only (a list; a buffer is a parameter), and rows of a "
+        "parameter by integers of the step"
     )
 
 

@@ -12,9 +12,9 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 NAME = "qconfig"
-"""The attribute by which PyTorch says how a module is quantized; None says that it is not."""
+"""Attribute by which PyTorch determines how a module is quantized; None for a module that is not."""
 ASKING = "_propagate_qconfig_helper"
-"""The function of PyTorch that reads it, and whose variables say what is to be quantized."""
+"""PyTorch's function that reads the attribute; its local variables tell what is to be quantized."""
 
 
 class Qconfig:

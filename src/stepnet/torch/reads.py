@@ -23,7 +23,7 @@ def attributes_of(module: Any) -> dict[str, Any]:
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
-"""Attributes in which PyTorch keeps what every module has."""
+"""Attributes that PyTorch sets in every module."""
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 """The hooks of all modules, in PyTorch's module of its class `Module`."""
 KEPT_BY = {
@@ -43,11 +43,14 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
+        """Lists the sources of a module's values; parameters and buffers only for modules outside the
+        step.
+        """
         if not isinstance(value, torch.nn.Module):
             return None
         parts = [value._modules]
         if id(value) not in registered:
-            parts += [value._parameters, value._buffers]  # which nobody knows as such
+            parts += [value._parameters, value._buffers]  # not registered with the step
         return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
 
     return reads.reads_of(step, rule, "self" if module else "", everywhere())
@@ -93,8 +96,9 @@ def check_others(found: Reads) -> None:
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise InputError(
-                f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
-                "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"
+                f"the step uses {name}, which requires a gradient and is not one of its parameters: "
+                "give it with the parameters, or make it an attribute of the cell; .detach() it if "
+                "it is a constant"
             )
 
 

@@ -18,7 +18,7 @@ def makes_graph() -> bool:
     """Tells whether torch.compile, torch.export or make_fx makes a graph, which can hold stepnet's
     operator.
     """
-    # The first of them in front: torch.compile, which traces this line too, goes on no further.
+    # is_compiling comes first: torch.compile traces this line too, and cannot trace the other call.
     return torch.compiler.is_compiling() or proxies.get_proxy_mode() is not None
 
 

@@ -28,7 +28,7 @@ from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 RUNNABLE = "_runnable"
-"""Where a module keeps the net of its step, and what that was traced for."""
+"""Attribute in which a module keeps its compiled steps, by what each was traced for."""
 
 
 class Recurrence(torch.nn.Module):
@@ -75,7 +75,7 @@ class Recurrence(torch.nn.Module):
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
-        trace(step, example, statics=statics, reverse=reverse)  # which says what is wrong
+        trace(step, example, statics=statics, reverse=reverse)  # it raises the error
         check_example(step, example)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None

@@ -177,8 +177,8 @@ def name_of(node: Any) -> str:
 class ReplayedNode:
     """One node of the graph with its evaluated arguments, as rules receive it.
 
-    name: the operation's name in the tables. arguments: its arguments by the names in the operation's schema,
-    with values in place of nodes.
+    name: the operation's name in the tables.
+    arguments: its arguments by the names in the operation's schema, with values in place of nodes.
     """
 
     replay: GraphReplay

@@ -148,8 +148,8 @@ def no_part(enabled: Any) -> Any:
     operations.
     """
     raise StepError(
-        "torch.no_grad turns the gradients of a part of the step off or on: write x.detach() for each value "
-        "through which none is to go"
+        "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
+        "x.detach() for each value that should pass no gradient"
     )
 
 
@@ -199,7 +199,8 @@ class Rewritten(overrides.TorchFunctionMode):
         fx_traceback.set_stack_trace([self.line()])
         if calls_of(FUNCTION) > self.around:
             raise StepError(
-                "a torch.autograd.Function has a gradient of its own, and a step that of its operations"
+                "a step cannot have the custom gradient of a torch.autograd.Function: its gradient "
+                "is that of its operations"
             )
         traced: Any = self.replaced.get(function) or function
         return traced(*arguments, **(options or {}))

@@ -1,8 +1,8 @@
 """Rows of the table of ATen operations: rules on features, applied to values with axes.
 
-Row(rule)               softmax(x, dim=-1)     rule on the features of each row
-Row(rule, steps=...)    x.var(1)               along the steps of each sequence
-Row(on_axes=...)        x.transpose(0, 1)      rule on the axes
+AtenOperation(rule)               softmax(x, dim=-1)     rule on the features of each row
+AtenOperation(rule, steps=...)    x.var(1)               along the steps of each sequence
+AtenOperation(on_axes=...)        x.transpose(0, 1)      rule on the axes
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ from stepnet.importers.axes import TIME, Axes, extent_of, features_of, is_featur
 from stepnet.importers.placed import Placed, beside
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import reshaped, to_extent
-from stepnet.torch.replay import Call, Rule, Unknown, is_size
-from stepnet.torch.rules import Result
+from stepnet.torch.replay import NoValue, ReplayedNode, Rule, is_size
+from stepnet.torch.rules import InferredResult
 
 
 @dataclass(frozen=True)
-class Row:
-    """Row of the table of ATen operations that a step or a model may use.
+class AtenOperation:
+    """AtenOperation of the table of ATen operations that a step or a model may use.
 
-    rule: computes the result from the `Result` that PyTorch infers and the operation's arguments, which have
+    rule: computes the result from the `InferredResult` that PyTorch infers and the operation's arguments, which have
         features alone. None for an operation on axes.
     folded: whether the operation accepts values whose first axis is rows and positions joined.
     steps: computes the operation along the steps of sequences, in a model; None if it has no such meaning.
@@ -36,13 +36,13 @@ class Row:
     steps: Callable[..., Any] | None = None
     on_axes: Rule | None = None
 
-    def __call__(self, call: Call) -> Any:
+    def __call__(self, call: ReplayedNode) -> Any:
         """Computes the result of a call, or the list of its results."""
         made = self.on_axes(call) if self.on_axes else None
         return on_features(call, self) if made is None else made
 
 
-def on_features(call: Call, row: Row) -> Any:
+def on_features(call: ReplayedNode, row: AtenOperation) -> Any:
     """Computes an operation by its rule on features."""
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
@@ -60,7 +60,7 @@ def on_features(call: Call, row: Row) -> Any:
     return placed(called(call, row, call.result(axes[0]), values | translated), axes)
 
 
-def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
+def called(call: ReplayedNode, row: AtenOperation, result: InferredResult, values: Mapping[str, Any]) -> Any:
     """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
     assert row.rule is not None, call.name
     names = [argument.name for argument in call.node.target._schema.arguments]
@@ -72,7 +72,7 @@ def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> A
 def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
     """Gives the outputs of a rule their axes: one placed value for one output, a list for several."""
     many = [
-        Unknown("the place of a step")
+        NoValue("the place of a step")
         if value is None
         else Placed(reshaped(to_extent(value, extent_of(own)), features_of(own)), own)
         for value, own in zip(listed(outputs), axes, strict=True)
@@ -87,7 +87,7 @@ def unplaced(argument: Any) -> Any:
     return argument.value if isinstance(argument, Placed) else argument
 
 
-def aligned(call: Call, argument: Any, axes: Axes) -> Any:
+def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
     """Brings an argument of an elementwise operation to the extent and the axes of the result."""
     x = scalar(call, argument) if is_size(argument) else argument
     if not isinstance(x, Placed):
@@ -100,7 +100,7 @@ def at_extent(x: Placed, extent: Extent) -> Placed:
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
-def scalar(call: Call, number: Any) -> Placed:
+def scalar(call: ReplayedNode, number: Any) -> Placed:
     """Makes a value of a symbolic size, such as the number of steps: each sequence's own length."""
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
@@ -115,7 +115,7 @@ def scalar(call: Call, number: Any) -> Placed:
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
 
 
-def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+def check_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
     """Raises `StepError` if an operation without a `dim` argument would drop the axis of sequences or
     steps.
     """
@@ -144,7 +144,7 @@ def features(x: Placed, dims: Any) -> Any:
     return found if isinstance(dims, list) or dims is None else found[0]
 
 
-def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
+def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) -> Any:
     """Computes an operation along the steps of each sequence; returns None if it goes along features."""
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):

@@ -26,8 +26,10 @@ numpy: Any = np
 class InferredResult:
     """Result that PyTorch infers for an operation, as rules receive it.
 
-    features, dtype: of the result. common: the common dtype of the operands. per_row: whether it has one
-    entry per row. like: any value of the step, whose net constants are added to.
+    features, dtype: of the result.
+    common: the common dtype of the operands.
+    per_row: whether it has one entry per row.
+    like: any value of the step, whose net constants are added to.
     """
 
     features: tuple[int, ...]
@@ -137,7 +139,9 @@ def power(x: Any, exponent: float) -> Any:
 def power_of(base: float, exponent: Any) -> Any:
     """Computes a constant base to the power of a value; refuses bases that are not positive."""
     if base <= 0:
-        raise refuse(f"{base} to the power of a value is not an operation of a step: a base is more than 0")
+        raise refuse(
+            f"{base} to the power of a value is not an operation of a step: the base must be above 0"
+        )
     if not exponent.type.is_float:
         raise refuse(f"{base} to the power of integers is not an operation of a step: write {base}.0 ** x")
     return np.exp(exponent * math.log(base))

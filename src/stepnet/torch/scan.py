@@ -31,15 +31,15 @@ torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
 HALVES = torch.float16, torch.bfloat16
 KEPT = "_kept"
-"""Where a module keeps what runs it."""
+"""Attribute in which a `Scan` keeps its compiled programs."""
 
 
 @dataclass(frozen=True)
 class ScanCalls:
     """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
 
-    programs: the programs of the recurrence, one for each kind of inputs. runs: how each program runs over
-    tensors.
+    programs: the programs of the recurrence, one for each kind of inputs.
+    runs: how each program runs over tensors.
     """
 
     programs: LayerPrograms[RNN]
@@ -88,7 +88,9 @@ class Scan(torch.nn.Module):
                 "stepnet.torch.Recurrence"
             )
         if rnn.until is not None:
-            raise InputError("a recurrence with until= is no Scan: how many steps it takes depends on values")
+            raise InputError(
+                "a Scan cannot run a recurrence with until=, whose number of steps depends on values"
+            )
         self._rnn, self.checkpoint = rnn, checked_checkpoint(checkpoint)
         self.batch_first = flag(batch_first, "batch_first")
         self.params = parameters_of(rnn.params)
@@ -192,7 +194,7 @@ class Scan(torch.nn.Module):
 def check_recorded() -> None:
     """Raises `InputError` while a graph is recorded: the graph would hold a Scan's results as constants."""
     if TRACES.get():
-        raise InputError("a Scan is no operation of a step or a model: call its recurrence, the sn.RNN")
+        raise InputError("a Scan cannot be used in a step or a model: call its recurrence, the sn.RNN")
     if makes_graph() or torch.jit.is_tracing():
         raise InputError(
             "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the "

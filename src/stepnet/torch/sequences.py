@@ -27,8 +27,9 @@ class SequencePlaces:
     """Positions of sequences in their data, as tensors, so that a graph of PyTorch can hold them.
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
-    "jagged" for [total, features...]. tensors: for "packed" the batch sizes of a `PackedSequence`; for
-    "jagged" the offsets of a nested tensor, and its lengths if it has gaps.
+        "jagged" for [total, features...].
+    tensors: for "packed" the batch sizes of a `PackedSequence`; for "jagged" the offsets of a nested tensor,
+        and its lengths if it has gaps.
     """
 
     form: str
@@ -51,10 +52,11 @@ class SequencePlaces:
 class ModuleSequences:
     """Sequences that a module was called with, in any form, and how to return outputs in that form.
 
-    data: [total, features...], or [time, batch, features...] and the like. place: the positions of the
-    sequences in the data. rows: the number of sequences. form: puts outputs, laid out as the data, into the
-    caller's form. order, back: the permutation of a state's rows in the data, and its inverse; None if there
-    is none.
+    data: [total, features...], or [time, batch, features...] and the like.
+    place: the positions of the sequences in the data.
+    rows: the number of sequences.
+    form: puts outputs, laid out as the data, into the caller's form.
+    order, back: the permutation of a state's rows in the data, and its inverse; None if there is none.
     """
 
     data: Any
@@ -81,8 +83,9 @@ def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, An
     """Raises `InputError` if the arguments of a call would fit only with the axes of time and batch
     exchanged.
 
-    data: [batch, time, ...], or [time, batch, ...]. others: tensors [batch, ...] by name. title: the module's
-    name, for the message.
+    data: [batch, time, ...], or [time, batch, ...].
+    others: tensors [batch, ...] by name.
+    title: the module's name, for the message.
     """
     if data.dim() < 2:
         return

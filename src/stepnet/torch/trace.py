@@ -111,7 +111,7 @@ def check_module(module: Any) -> None:
     try:
         signature.bind("x", "state", **dict.fromkeys(further))
     except TypeError as error:
-        raise InputError(f"{name} is no cell, which is called with (x, state): {error}") from None
+        raise InputError(f"{name} is not a cell, which is called with (x, state): {error}") from None
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:

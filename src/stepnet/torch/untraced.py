@@ -10,7 +10,7 @@ torch: Any = pytorch("torch")
 
 
 APART = dict[Callable[..., Any], Callable[..., Any]]()
-"""The functions that are never traced."""
+"""Functions that torch.compile never traces, each with its wrapper."""
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:

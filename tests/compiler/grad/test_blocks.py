@@ -179,9 +179,9 @@ def of_vectors(x: Any, h: Any, p: Any) -> Any:
     [
         (with_masks, (H, K, V), "memory is read by where, not by a sum"),
         (with_tanh, (H, K, V), "memory is read by tanh, not by a sum"),
-        (that_gives_all, (H, K, V), "memory is a result as a whole"),
+        (that_gives_all, (H, K, V), "memory itself is a result"),
         (with_a_decay_of_each, (H, K, V), "memory is multiplied by a value that is as large"),
-        (with_an_index, (H, K, V), "a step asks how many were before"),
+        (with_an_index, (H, K, V), "a step reads its index"),
         (of_vectors, V, "no memory is a matrix"),
     ],
 )

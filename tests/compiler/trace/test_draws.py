@@ -121,7 +121,7 @@ def test_a_step_that_draws_is_refused_with_the_line(name: str):
 
 @pytest.mark.parametrize("name", FRESH)
 def test_a_step_that_reads_other_numbers_each_time_is_refused(name: str):
-    with pytest.raises(StepError, match="reads other numbers each time that it is traced") as error:
+    with pytest.raises(StepError, match="reads different numbers each time that it is traced") as error:
         sn.RNN(step_of(FRESH[name]), WEIGHTS, memory=3, inputs=3)
     assert "return before * np.float32(noise), memory" in str(error.value)
 

@@ -422,7 +422,7 @@ def test_mistakes() -> None:
         "its loss has no parameter named `final`": lambda: sn.value_and_grad(
             lambda outputs, targets, final: outputs["mood"][:, 0], graph
         )(x),
-        "checkpoint= runs a few steps at a time, and the mean over steps is known when all of them are: "
+        "checkpoint= runs a few steps at a time, and the mean over steps is known only after all steps: "
         "leave checkpoint= out\n  at .*test_graph_gradients": lambda: run(x, checkpoint=2),
         "a recurrence begins with the result of tanh, neither an input nor zeros": lambda: sn.vjp(
             sn.Graph(with_statics, {"own": OWN, "P": numbers(3, 2)})

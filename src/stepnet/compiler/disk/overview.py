@@ -19,8 +19,10 @@ TRIAL = 2**16
 class CacheEntry:
     """An entry of the cache.
 
-    name: the name of its file. bytes: its size on disk. used: the time of its last use, in seconds since
-    1970. hits: the number of its reads.
+    name: the name of its file.
+    bytes: its size on disk.
+    used: the time of its last use, in seconds since 1970.
+    hits: the number of its reads.
     """
 
     name: str

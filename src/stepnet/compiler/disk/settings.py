@@ -23,8 +23,9 @@ SHOWN = 40
 class Settings:
     """The settings of the cache.
 
-    folder: its folder; None if there is no cache. most: the most bytes that it may take. reason: why there is
-    no cache; None if there is one.
+    folder: its folder; None if there is no cache.
+    most: the most bytes that it may take.
+    reason: why there is no cache; None if there is one.
     """
 
     folder: Path | None

@@ -20,24 +20,28 @@ from stepnet.compiler.plan.passes.distribute import distribute, linear_values
 from stepnet.compiler.plan.schedule import is_nested
 
 SIZES = (2, 4, 8)
-"""Of how many steps blocks may be."""
+"""The numbers of steps that a block may have."""
 OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
-"""What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
-kept and read again, and for each number of a matrix a sum over it, or a term of it, that registers do not
-hold. As measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks")."""
+"""Costs of training, measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks").
+OPERATION: an operation on one number of a matrix. SMALL: an operation on one number of a vector. BYTE: a byte
+of a memory that is saved and read again. STREAM: for each number of a matrix, a sum over the matrix, or a
+term of it, which does not fit in registers.
+"""
 WORTH = 0.9
-"""Blocks cost less than this part of single steps, or there are none: a matrix of 16 x 16 takes 1.25 times as
-long in blocks of two, where the cost is 0.97 of that of single steps."""
+"""Blocks are used if they cost less than this fraction of single steps. The estimate is imprecise: blocks of
+two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
+"""
 STREAMS = 10
-"""How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
+"""The number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice as many."""
 
 
 @dataclass(frozen=True)
 class BlockChoice:
     """Choice of how many steps of a recurrence are trained at a time.
 
-    size: the number of steps. recur: the recurrence, one step of which is `size` of the original. reason: why
-    `size` is 1; empty otherwise.
+    size: the number of steps.
+    recur: the recurrence, one step of which is `size` of the original.
+    reason: why `size` is 1; empty otherwise.
 
     >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
     1 step: no memory is a matrix
@@ -107,7 +111,7 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
     if any(node.operation == "index" for node in body.nodes):
-        return "a step asks how many were before"
+        return "a step reads its index"
     if any(type_.extent not in (CONST, ROWS) for node in body.nodes for type_ in node.types):
         return "a step has sequences inside"
     found = [number for number in recur.memories if is_matrix(body.nodes[number])]
@@ -138,7 +142,7 @@ def unfit(recur: Recur, memory: int) -> str | None:
             if user not in linear and reader.operation != "sum":
                 return f"{name} is read by {reader.operation}, not by a sum{where(reader)}"
         if number in recur.outputs or (number != after and number in recur.following):
-            return f"{name} is a result as a whole{where(node)}"
+            return f"{name} itself is a result{where(body.nodes[after])}"
     if after not in linear:
         return f"the next {name} is not linear in {name}{where(body.nodes[after])}"
     return None
@@ -155,7 +159,8 @@ def where(node: Node) -> str:
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
     """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
 
-    fitting: the memories that are matrices. body: the body of the recurrence, or of its blocks.
+    fitting: the memories that are matrices.
+    body: the body of the recurrence, or of its blocks.
     """
     large = min(recur.body.type_of(number).size for number in fitting)
     kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)

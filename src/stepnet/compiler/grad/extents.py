@@ -24,9 +24,10 @@ from stepnet.compiler.net.types import CONST
 class Total:
     """Sum over all rows that is not built yet.
 
-    operation: "contract" (outer products of two values), "scatter" (a value by an index), or "sum". operands:
-    its operands. rows: the number of rows in the result of a scatter. weights: the encoding of both sides of
-    a contract (`stepnet.compiler.net.encodings`); None for none.
+    operation: "contract" (outer products of two values), "scatter" (a value by an index), or "sum".
+    operands: its operands.
+    rows: the number of rows in the result of a scatter.
+    weights: the encoding of both sides of a contract (`stepnet.compiler.net.encodings`); None for none.
     """
 
     operation: str

@@ -12,8 +12,8 @@ from stepnet.compiler.net.ir import Builder, Net
 class Forward:
     """Copies of a net's values in its gradient net.
 
-    place: for each node, its copy. saved: for each recurrence: the saved nodes of its body, and the nodes of
-    their values at every step.
+    place: for each node, its copy.
+    saved: for each recurrence: the saved nodes of its body, and the nodes of their values at every step.
 
     A recurrence saves everything that could be read; the pass `prune` removes what is not read.
     """

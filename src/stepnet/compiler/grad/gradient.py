@@ -70,8 +70,8 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
 
 def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
     """Makes the net of results and cotangents that `vjp` returns, without its checks."""
-    # Products in a row become one here: a half that does not save what is between would make them one later,
-    # and round otherwise than a half that saves it.
+    # Consecutive products are merged here. Otherwise a half which does not save the product in between would
+    # merge them later, and round differently from a half which saves it.
     for rewrite in (prune, fold, part, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]

@@ -17,8 +17,10 @@ from stepnet.compiler.plan.passes.when import is_constant, known_once
 class Halves:
     """Gradient net split in two halves.
 
-    forward: runs before the cotangents are known. backward: takes them. saved: the number of saved values:
-    the last results of the forward net, and the last inputs of the backward net.
+    forward: runs before the cotangents are known.
+    backward: takes them.
+    saved: the number of saved values: the last results of the forward net, and the last inputs of the
+        backward net.
     """
 
     forward: Net

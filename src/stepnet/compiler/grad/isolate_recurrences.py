@@ -23,7 +23,8 @@ from stepnet.compiler.plan.passes.when import known_once
 class Alone:
     """Section that is a single recurrence.
 
-    section: the section. number: the node of the recurrence in the whole net.
+    section: the section.
+    number: the node of the recurrence in the whole net.
     """
 
     section: Section
@@ -55,8 +56,9 @@ def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone,
 class Cutting:
     """State of cutting a net into sections.
 
-    chosen: the recurrences that are sections of their own, in order. depth: for each node, the number of
-    chosen recurrences that run before it. once: the constants that depend on parameters only.
+    chosen: the recurrences that are sections of their own, in order.
+    depth: for each node, the number of chosen recurrences that run before it.
+    once: the constants that depend on parameters only.
     """
 
     net: Net
@@ -146,7 +148,8 @@ class Cutting:
 class Between:
     """Construction of a section between chosen recurrences.
 
-    place: for each node, its copy in the section. reads: for each value that the section reads, its input.
+    place: for each node, its copy in the section.
+    reads: for each value that the section reads, its input.
     """
 
     cutting: Cutting

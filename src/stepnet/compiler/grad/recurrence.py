@@ -34,7 +34,8 @@ def transpose(sweep: Sweep, number: int) -> None:
 class Transposed:
     """Construction of the adjoint of one recurrence: a recurrence in the opposite direction.
 
-    cotangents: the cotangents of the recurrence's results, by position. builder: builds the adjoint's body.
+    cotangents: the cotangents of the recurrence's results, by position.
+    builder: builds the adjoint's body.
     sequences, memories, others: the inputs of that body, each with the value of the outer net that it reads.
     """
 
@@ -86,8 +87,8 @@ class Transposed:
     def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
         """Adds the results of the adjoint recurrence to the cotangents of the outer net.
 
-        remembered: the nodes of the original body whose cotangents are the adjoint's memories. after: these
-        cotangents after a step.
+        remembered: the nodes of the original body whose cotangents are the adjoint's memories.
+        after: these cotangents after a step.
         """
         sequences = [number for number in self.recur.sequences if number in inner.cotangents]
         handed = [inner.cotangents[number] for number in sequences]
@@ -115,7 +116,8 @@ class Transposed:
         """Adds the adjoint recurrence to the outer net; returns the values of its body at every step, by
         node.
 
-        handed: values of the body that the outer net reads. after: the memories after a step.
+        handed: values of the body that the outer net reads.
+        after: the memories after a step.
         """
         around = self.sweep.builder
         outside = {value.number: self.known(value.number) for value in handed}
@@ -167,7 +169,7 @@ class Transposed:
         for number, outer in saved.items():
             place[number] = self.input(self.sequences, number, outer)
         for number in self.recur.memories:
-            if number not in place:  # never read: a sum is known without what it was
+            if number not in place:  # never read: the gradient of a sum does not depend on the sum
                 place[number] = self.builder.input(self.body.type_of(number), self.body.nodes[number].name)
         self.place = place
         return Forward(dict(place)).copy(self.builder, self.body)

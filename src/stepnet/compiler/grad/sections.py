@@ -23,8 +23,8 @@ from stepnet.errors import InputError
 class Carried:
     """Memory that is carried through a section.
 
-    begins: the value of the whole net with which it begins; None for zeros. ends: the value of the whole net
-    that is its final value; None if it is not read.
+    begins: the value of the whole net with which it begins; None for zeros.
+    ends: the value of the whole net that is its final value; None if it is not read.
     """
 
     begins: int | None
@@ -38,11 +38,11 @@ class Section:
     Its net takes the values that it reads and then the initial memories, and returns its results and then the
     final memories.
 
-    net: the net of the section. reads, results: its inputs and results, as values of the whole net. A result
-    per row is that of the last
+    net: the net of the section.
+    reads, results: its inputs and results, as values of the whole net. A result per row is that of the last
         step, in the direction of the section.
-    memories: its memories; none for a section after all recurrences, which has no steps. reverse: whether its
-    recurrences run in reverse.
+    memories: its memories; none for a section after all recurrences, which has no steps.
+    reverse: whether its recurrences run in reverse.
     """
 
     net: Net
@@ -148,7 +148,7 @@ class Homes:
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
-            raise refused(node, f"the {what} over steps is known when all of them are")
+            raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
         """Tells whether a section reads a value from an earlier section, or from outside."""
@@ -162,8 +162,9 @@ class Homes:
 class SectionBuilder:
     """Construction of one section.
 
-    place: for each node, its copy. reads: the copies that are inputs. begun, lasts: for each of `memories`,
-    the input with which a recurrence begins, and its final value.
+    place: for each node, its copy.
+    reads: the copies that are inputs.
+    begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
     """
 
     net: Net

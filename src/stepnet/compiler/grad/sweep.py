@@ -22,9 +22,13 @@ from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
 class Sweep:
     """Reverse sweep over a net, which accumulates the cotangents of its values.
 
-    builder: the builder of the gradient net. net: the net to be differentiated. forward: the copies of its
-    values in the gradient net. transpose: the rule for recurrences. inside: whether the net is a body.
-    cotangents: for each node, its cotangent so far. totals: for a body, the sums for its parameters.
+    builder: the builder of the gradient net.
+    net: the net to be differentiated.
+    forward: the copies of its values in the gradient net.
+    transpose: the rule for recurrences.
+    inside: whether the net is a body.
+    cotangents: for each node, its cotangent so far.
+    totals: for a body, the sums for its parameters.
     """
 
     builder: Builder

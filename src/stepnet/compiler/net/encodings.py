@@ -28,9 +28,9 @@ MOST_TERMS = 2**17
 class Encoding:
     """Encoding of weights in few bits, and the product of encoded sides.
 
-    bytes: the bytes of one encoded weight. is_scaled: whether the codes come with scales, per column of the
-    weights and per vector of the left side. product: encodes both sides, [..., k] and [k, n], and computes
-    their product.
+    bytes: the bytes of one encoded weight.
+    is_scaled: whether the codes come with scales, per column of the weights and per vector of the left side.
+    product: encodes both sides, [..., k] and [k, n], and computes their product.
     """
 
     bytes: int

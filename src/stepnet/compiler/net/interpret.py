@@ -23,7 +23,7 @@ from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
-# Runs a body: takes the values of its inputs, their segments and the index, which is on the host.
+# Runs a body on the values of its inputs, their segments, and the step index, which is on the host.
 RunBody = Callable[[Sequence[Buffer], "LevelSizes", Array], list[Buffer]]
 
 
@@ -31,9 +31,10 @@ RunBody = Callable[[Sequence[Buffer], "LevelSizes", Array], list[Buffer]]
 class LevelSizes:
     """Numbers of rows, steps and deeper entries of a call.
 
-    rows: the number of rows. offsets: the offsets of each ragged axis, outermost first. begun: for each row,
-    the number of its steps that ran in earlier calls; None for zeros. beside: the offsets of static
-    sequences, by the name of their axis.
+    rows: the number of rows.
+    offsets: the offsets of each ragged axis, outermost first.
+    begun: for each row, the number of its steps that ran in earlier calls; None for zeros.
+    beside: the offsets of static sequences, by the name of their axis.
     """
 
     rows: int
@@ -55,7 +56,8 @@ def interpret(
 ) -> list[Array]:
     """Computes the results of a net with NumPy.
 
-    arrays: the inputs of the net, in order. index: for each row, the index of the step, if the net reads it.
+    arrays: the inputs of the net, in order.
+    index: for each row, the index of the step, if the net reads it.
     """
     inputs = dict(zip(net.inputs, arrays, strict=True))
     values: list[Any] = []

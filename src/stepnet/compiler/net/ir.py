@@ -170,7 +170,7 @@ class Builder:
         self.is_model = is_model
         self.nodes: list[Node] = []
         self._known: dict[tuple[str, tuple[int, ...], tuple[Type, ...], Pairs], int] = {}
-        self._listed = 0  # how many nodes are in `_known`; nodes that were kept are listed when one is made
+        self._listed = 0  # number of nodes entered in `_known`, which is done when a node is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
         """Adds a node that applies `operation` to the nodes `inputs`, and returns its number."""

@@ -48,6 +48,7 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        """Finds the shape by broadcasting, and the dtype by applying the meaning to empty arrays."""
         try:
             shape = np.broadcast_shapes(*(operand.shape for operand in operands))
         except ValueError:
@@ -74,6 +75,7 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        """Finds the shape and the dtype by applying the meaning to arrays of zero rows."""
         if any(operand.extent != operands[0].extent for operand in operands):
             raise NetError("the operands of an operation within elements must have the same extent")
         probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
@@ -99,6 +101,7 @@ def computing(rule: TypeRule) -> TypeRule:
     """Makes a type rule that also refuses operands of storage dtypes, for operations that compute."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        """Raises `NetError` for a storage dtype, else applies the rule."""
         for operand in operands:
             if DTYPES[operand.dtype].is_stored:
                 raise NetError(

@@ -146,7 +146,8 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
     """Finds the fibers of a step: of its memories that are matrices, of statics, and of values computed from
     them.
 
-    following: for each memory, the node of its next value. statics: the inputs with one value per row.
+    following: for each memory, the node of its next value.
+    statics: the inputs with one value per row.
     """
     every, search = Fibers(net), Search(net, following, statics)
     groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
@@ -166,7 +167,8 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
 class Search:
     """Search for groups of matrices of a step whose fibers agree.
 
-    following: for each memory, the node of its next value. statics: the inputs with one value per row.
+    following: for each memory, the node of its next value.
+    statics: the inputs with one value per row.
     """
 
     net: Net

@@ -15,10 +15,11 @@ class Groups:
     """Nodes of a net that have no part of their own in a schedule, because the parts of other nodes compute
     them.
 
-    once: constants that are known when parameters are bound. through: expansions whose readers read the
-    unexpanded value, so that no array is written. sums: reductions over steps that are accumulated step by
-    step where the values are computed. zeros: initial memories that are zeros. ends: for recurrences of which
-    only the last outputs are read: for each output, the node of its last
+    once: constants that are known when parameters are bound.
+    through: expansions whose readers read the unexpanded value, so that no array is written.
+    sums: reductions over steps that are accumulated step by step where the values are computed.
+    zeros: initial memories that are zeros.
+    ends: for recurrences of which only the last outputs are read: for each output, the node of its last
         value.
     totals: for each recurrence, the totals of its results that its part computes.
     """

@@ -17,10 +17,12 @@ from math import ceil
 from typing import NamedTuple
 
 ROOM, LOST, KEPT = 0.5, 0.75, 0.5
-"""The part of a cache that parameters may fill without loss; by how much more of it all are lost but those
-that the next step reads first; and how much of it these take."""
+"""ROOM: the fraction of a cache that parameters may fill without loss. LOST: the further fraction by which
+parameters must exceed this until almost all are evicted between steps. KEPT: the fraction of the cache with
+parameters that are never evicted, as the next step reads them first.
+"""
 OVERLAP = 4
-"""The exponent of the norm by which times of computing and reading that overlap are one."""
+"""The exponent of the norm that combines the times of computing and of reading, which overlap."""
 
 
 def overlapped(computing: float, reading: float) -> float:
@@ -37,11 +39,14 @@ def overlapped(computing: float, reading: float) -> float:
 class Machine:
     """Measured facts of a machine, for one of its threads. Times are in seconds, and rates per second.
 
-    caches: bytes of the caches of the first, second and third level. All cores share the third. reads: bytes
-    of parameters that are read from each of these, and from memory. rate: bytes of parameters times rows that
-    are multiplied, in tiles of many rows. flops: elementwise operations. step: the time of a step besides its
-    work. barrier: the time until two threads have waited for each other. handover: the time to hand work to a
-    thread that is awake, and to wait for it. block: the time of a block of a wavefront besides its steps.
+    caches: bytes of the caches of the first, second and third level. All cores share the third.
+    reads: bytes of parameters that are read from each of these, and from memory.
+    rate: bytes of parameters times rows that are multiplied, in tiles of many rows.
+    flops: elementwise operations.
+    step: the time of a step besides its work.
+    barrier: the time until two threads have waited for each other.
+    handover: the time to hand work to a thread that is awake, and to wait for it.
+    block: the time of a block of a wavefront besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -59,8 +64,8 @@ class Machine:
         """Estimates the seconds that each step takes to read `size` bytes of parameters."""
         seconds, left = 0.0, 1.0
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
-            # A cache that is too small by a little has lost much of the parameters by the next step: other
-            # values need a part of it. Steps go through large ones there and back, and so find some.
+            # If a cache is slightly too small, most parameters are evicted before the next step, as other
+            # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
             held = min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
             held = left * (max(held, min(1.0, KEPT * room / size)) if level and size else held)
             seconds, left = seconds + held * size / rate, left - held
@@ -71,9 +76,10 @@ class Machine:
 class Products:
     """Work of products of rows with parameters, in tiles.
 
-    weights: bytes of the parameters. blocks: the number of unit blocks. grain: the number of unit blocks that
-    threads share as one. costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of
-    a large tile.
+    weights: bytes of the parameters.
+    blocks: the number of unit blocks.
+    grain: the number of unit blocks that threads share as one.
+    costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of a large tile.
     """
 
     weights: int
@@ -100,9 +106,10 @@ class Products:
 class StageLoad:
     """Work of a stage on each row.
 
-    products: its products. flops: its elementwise operations. waits: the number of barriers between threads
-    that share it. blocks: the unit blocks of elementwise work that threads share by unit besides, loop by
-    loop.
+    products: its products.
+    flops: its elementwise operations.
+    waits: the number of barriers between threads that share it.
+    blocks: the unit blocks of elementwise work that threads share by unit besides, loop by loop.
     """
 
     products: tuple[Products, ...]
@@ -127,9 +134,9 @@ class StageLoad:
 class WordWork:
     """Work of a step on each word of a row, that is, on each step of an inner sequence, along one axis.
 
-    stage: the work of which one thread computes all words of a row. read: the bytes of the values that are
-    read for a word. steps: the work of inner recurrences, whose steps all rows take together and threads
-    share.
+    stage: the work of which one thread computes all words of a row.
+    read: the bytes of the values that are read for a word.
+    steps: the work of inner recurrences, whose steps all rows take together and threads share.
     """
 
     stage: StageLoad
@@ -165,17 +172,18 @@ class CallSize(NamedTuple):
 
 
 LANES = 64
-"""How many sequences a thread runs at the same time, at most."""
+"""The largest number of sequences that a thread runs at the same time."""
 WORDS = 32
-"""So many words are taken for those of a row where a call's are not known, as by `explain`."""
+"""The assumed number of words per row where a call's words are not known, as in `explain`."""
 
 
 @dataclass(frozen=True)
 class Load:
     """Work of a recurrence, for estimates of time.
 
-    loop: the work at each step of its loop. others: the work for each step besides. words: the work on inner
-    sequences, by axis.
+    loop: the work at each step of its loop.
+    others: the work for each step besides.
+    words: the work on inner sequences, by axis.
     """
 
     loop: StageLoad

@@ -29,7 +29,9 @@ from typing import Literal
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 
 WORTH = 0.95
-"""The part of one thread's time that several must stay below: other processes may need theirs."""
+"""Several threads are used if they take less than this fraction of one thread's time: other processes may
+need the processors.
+"""
 
 How = Literal["alone", "rows", "units"]
 
@@ -39,8 +41,9 @@ class CallPartition:
     """One way to share a call between threads, and its estimated seconds.
 
     how: "alone" (one thread), "rows" (threads have sequences of their own) or "units" (threads share each
-    step). blocks: for "units", the unit blocks of the thread that has most of them, in each product. waits:
-    for "units", the number of barriers per step.
+        step).
+    blocks: for "units", the unit blocks of the thread that has most of them, in each product.
+    waits: for "units", the number of barriers per step.
     """
 
     how: How
@@ -140,8 +143,10 @@ class Concurrency:
     other.
 
     order: their positions in the order in which threads take them, the longest first; None if they run one
-    after the other. ways: how each recurrence is shared in the way that was chosen. seconds: the estimated
-    time if they run at the same time. in_turn: the estimated time if they run one after the other.
+        after the other.
+    ways: how each recurrence is shared in the way that was chosen.
+    seconds: the estimated time if they run at the same time.
+    in_turn: the estimated time if they run one after the other.
     """
 
     order: tuple[int, ...] | None
@@ -182,7 +187,9 @@ class Wavefront:
     same time.
 
     groups: for each group, the number of its layers, and the number of steps by which they follow one
-    another; 0 for a single layer. ways: how each layer is shared. seconds: the estimated time of all groups.
+        another; 0 for a single layer.
+    ways: how each layer is shared.
+    seconds: the estimated time of all groups.
     in_turn: the estimated time layer after layer.
     """
 
@@ -211,7 +218,7 @@ BLOCKS = 4, 8, 16, 32, 64
 def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
     """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load in loads]
-    # The best way to run the layers from each one on.
+    # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
     for first in reversed(range(len(loads))):
         ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]

@@ -39,10 +39,12 @@ known."""
 class Plan:
     """Plan of a recurrence: the net before and after the passes, and the nodes that each stage computes.
 
-    traced: the net as traced. net: the net after all passes; all node numbers refer to it. ends: the inputs
-    and results of both nets, by kind. recur: the node of the recurrence. once, total: the nodes of these
-    stages. sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are
-    nodes of
+    traced: the net as traced.
+    net: the net after all passes; all node numbers refer to it.
+    ends: the inputs and results of both nets, by kind.
+    recur: the node of the recurrence.
+    once, total: the nodes of these stages.
+    sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are nodes of
         the body.
     reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
     """

@@ -46,13 +46,17 @@ def is_nested(net: Net) -> bool:
 class Part:
     """Part of a schedule. Values are numbers of nodes of the net.
 
-    kind: "recurrence", "plain", "across", "total" or "loop". reads: the values that it reads: sequences,
-    initial memories, statics; -1 stands for zeros. results: the values that it computes; -1 stands for a
-    result that is not read. extent: the extent of its values per step. plan: the plan that an engine runs;
-    None for a part that NumPy runs. memories, statics: the number of each among `reads`. parameters: the
-    constants that it reads. node: the recurrence, if the part has one. inner: for a loop, the schedule of one
-    step. last_only: whether the outputs of a recurrence are those of the last step only. is_bound_per_call:
-    whether some parameters are totals that other parts compute, so that it is bound in
+    kind: "recurrence", "plain", "across", "total" or "loop".
+    reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
+    results: the values that it computes; -1 stands for a result that is not read.
+    extent: the extent of its values per step.
+    plan: the plan that an engine runs; None for a part that NumPy runs.
+    memories, statics: the number of each among `reads`.
+    parameters: the constants that it reads.
+    node: the recurrence, if the part has one.
+    inner: for a loop, the schedule of one step.
+    last_only: whether the outputs of a recurrence are those of the last step only.
+    is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
         each call.
     """
 
@@ -75,7 +79,8 @@ class Schedule:
     """Schedule of a net: its parts in the order they run, computed at first use, as an engine may not need
     them.
 
-    traced: the net as traced. moved: the net after `lift`, if that pass has run already.
+    traced: the net as traced.
+    moved: the net after `lift`, if that pass has run already.
     """
 
     traced: Net

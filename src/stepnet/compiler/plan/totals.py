@@ -20,8 +20,8 @@ def totals_by_recurrence(
 ) -> dict[int, tuple[int, ...]]:
     """Finds, for each recurrence, the sums and contracts that its part computes, in order.
 
-    once: the constants that are known when parameters are bound. recurrences: the flat recurrences of which
-    all outputs are needed.
+    once: the constants that are known when parameters are bound.
+    recurrences: the flat recurrences of which all outputs are needed.
     """
     owner: dict[int, int] = {}
     for number, node in enumerate(net.nodes):

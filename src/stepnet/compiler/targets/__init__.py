@@ -46,14 +46,14 @@ __all__ = [
 
 
 def onednn() -> Engine:
-    """oneDNN's cells."""
+    """Makes the engine that runs cells on oneDNN; imports it at first use."""
     from stepnet.compiler.targets.onednn.engine import OneDnnEngine
 
     return OneDnnEngine()
 
 
 def interpreter() -> Engine:
-    """NumPy, node by node."""
+    """Makes the engine that interprets nets with NumPy; imports it at first use."""
     from stepnet.compiler.targets.interpreter import Interpreter
 
     return Interpreter()
@@ -67,20 +67,20 @@ GROUP = "stepnet.targets"
 
 @cache
 def engine(name: str) -> Engine:
-    """The engine with a name of the table, or of an installed package."""
+    """Makes, once, the engine with a name of the table, or of an installed package."""
     return run_without_fork(ENGINES.get(name) or loaded(installed()[name]))
 
 
 @cache
 def installed() -> "Mapping[str, EntryPoint]":
-    """The engines of installed packages, by name."""
+    """Returns the entry points of engines from installed packages, by name."""
     from importlib.metadata import entry_points  # it takes time, and few processes name such an engine
 
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in ENGINES}
 
 
 def loaded(point: "EntryPoint") -> Callable[[], Engine]:
-    """The function of an entry point; raises `LibraryError` if it cannot be imported."""
+    """Imports the function of an entry point; raises `LibraryError` if it cannot be imported."""
     try:
         return cast("Callable[[], Engine]", point.load())
     except (ImportError, AttributeError) as error:
@@ -91,12 +91,12 @@ def loaded(point: "EntryPoint") -> Callable[[], Engine]:
 
 
 def engine_names() -> tuple[str, ...]:
-    """The names that `engine=` takes, besides "auto"."""
+    """Returns the names that `engine=` accepts, besides "auto"."""
     return (*ENGINES, *installed())
 
 
 def engine_named(name: str) -> Engine:
-    """The engine called `name`; raises `InputError` for any other name."""
+    """Returns the engine called `name`; raises `InputError` for any other name."""
     if name not in ENGINES and name not in installed():
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
@@ -104,7 +104,9 @@ def engine_named(name: str) -> Engine:
 
 
 def checked_engine(asked: Any) -> Order:
-    """The requested engine or engines as a hashable value; raises `InputError` for unknown names."""
+    """Checks an argument `engine=`, and returns the name or names as a hashable value; raises `InputError` if
+    unknown.
+    """
     if isinstance(asked, str):
         if asked != "auto":
             engine_named(asked)
@@ -121,13 +123,14 @@ def checked_engine(asked: Any) -> Order:
 
 
 def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of the engines in the order to try them."""
+    """Returns the names of the engines in the order to try them."""
     names = (asked,) if isinstance(asked, str) else asked
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
 def gradient_order(asked: Any) -> Order:
-    """The engines for gradients: those requested, without onednn, and llvm in place of onednn alone.
+    """Returns the engines for gradients: those requested without onednn, and llvm if onednn is the only
+    one.
 
     A gradient is a net whose recurrences also return the values that their gradients read. No cell of
     oneDNN returns these.
@@ -142,13 +145,15 @@ def gradient_order(asked: Any) -> Order:
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
-    """The engines in the order to try them; raises `InputError` for unknown names."""
+    """Returns the engines in the order to try them; raises `InputError` for unknown names."""
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
-    """The first engine that does not refuse, and the refusals before it; raises `RefusedError` if there is
-    none.
+    """Chooses the first engine that does not refuse a schedule; returns it with the refusals of the engines
+    before it.
+
+    Raises `RefusedError` if all refuse.
 
     For a schedule of several parts it is an engine that runs each part on the first engine that does not
     refuse it.

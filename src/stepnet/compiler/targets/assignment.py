@@ -34,14 +34,14 @@ Refusals = dict[str, str]
 
 
 class EngineChoice(NamedTuple):
-    """The engine of a part, None if all refuse, and the refusals of the engines before it."""
+    """Engine of a part, None if all refuse, and the refusals of the engines before it."""
 
     engine: Engine | None
     refusals: Refusals
 
 
 def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
-    """The first of these engines that does not refuse a plan."""
+    """Chooses the first of these engines that does not refuse a plan."""
     refusals: Refusals = {}
     for engine in engines:
         reason = engine.refuse_plan(plan)
@@ -53,7 +53,7 @@ def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
 
 @dataclass(frozen=True)
 class AssignedEngines:
-    """Several engines as one: each part runs on the first that does not refuse it."""
+    """Engine made of several engines: each part runs on the first that does not refuse it."""
 
     engines: tuple[Engine, ...]
 
@@ -63,32 +63,32 @@ class AssignedEngines:
         return ", ".join(engine.name for engine in self.engines)
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Why all engines refuse some part; None if each part has an engine."""
+        """Returns the reasons why all engines refuse some part; None if each part has an engine."""
         return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Why all engines refuse a plan; None if one does not."""
+        """Returns the reasons why all engines refuse a plan; None if one does not."""
         engine, refusals = choice(plan, self.engines)
         return None if engine else "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The kernel of a schedule, with every part compiled by its engine."""
+        """Compiles a schedule, with every part compiled by its engine."""
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """The kernel of a plan on the first engine that does not refuse it."""
+        """Compiles a plan by the first engine that does not refuse it."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """A value over all rows, by NumPy."""
+        """Computes a value over all rows with NumPy."""
         return total_of(node, list(operands))
 
 
 def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """The engine for a schedule: a single one if it runs all parts, else `AssignedEngines`; None if a part
-    has no engine.
+    """Returns the engine for a schedule: a single one if it runs all parts, else `AssignedEngines`; None if
+    a part has no engine.
     """
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
@@ -97,7 +97,7 @@ def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
 
 
 def place(net: Net, engines: Sequence[Engine]) -> Schedule:
-    """The schedule of a net for these engines, in order of preference.
+    """Makes the schedule of a net for these engines, in order of preference.
 
     Per-step work is absorbed into recurrences unless that requires a later engine. If the first engine runs
     the net with all such work absorbed, nothing else is tried.
@@ -109,7 +109,9 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     known, plans = dict[str, int](), Plans()
 
     def rank(net: Net, number: int) -> int:
-        """The rank of the engine of a recurrence, which depends on the node and on which results are read."""
+        """Returns the rank of the engine of a recurrence, which depends on the node and on which results are
+        read.
+        """
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))
         types = tuple(net.type_of(operand) for operand in node.inputs)
@@ -122,6 +124,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
+        """Tells whether the recurrence after a move runs on an engine as early as before."""
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
         return max(rank(after, each) for each in made) <= rank(before, number)

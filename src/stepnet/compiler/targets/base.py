@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class EarlyEnds:
-    """The condition by which sequences end before their last step.
+    """Condition by which sequences end before their last step.
 
     flag: the position of a bool memory that is False at first, and True from the step at which the sequence
         ends. Later steps do not change any memory.
@@ -31,8 +31,8 @@ class EarlyEnds:
 
 @dataclass(frozen=True)
 class Call:
-    """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in
-    their order.
+    """Checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in their
+    order.
 
     positions: where the steps of the sequences lie in their arrays. Outputs lie at the same positions.
     sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
@@ -66,7 +66,7 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """A call with other arrays at the same positions, without a condition for early ends."""
+        """Makes a call with other arrays at the same positions, without a condition for early ends."""
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
@@ -96,10 +96,10 @@ OptionalArrays = Sequence[Array | None]
 
 @dataclass(frozen=True)
 class FrozenCall:
-    """A prepared call, to be run on other arrays of the same shapes by one thread at a time.
+    """Prepared call, to be run on other arrays of the same shapes by one thread at a time.
 
-    run: a function of sequences, initial memories and statics that returns the results.
-    bytes: the memory that it holds.
+    run: takes sequences, initial memories and statics, and returns the results.
+    bytes: the memory that the prepared call holds.
     """
 
     run: Callable[[Arrays, OptionalArrays, Arrays], Results]
@@ -107,10 +107,10 @@ class FrozenCall:
 
 
 class Begun(Protocol):
-    """The calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
+    """Calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
 
     def add(self, call: Call, /) -> Results:
-        """The result arrays of the next call, which `run` will fill."""
+        """Adds the next call; returns its result arrays, which `run` will fill."""
         ...
 
     def run(self) -> None:
@@ -118,12 +118,12 @@ class Begun(Protocol):
         ...
 
     def frozen(self) -> "FrozenChain | None":
-        """The prepared form of these calls, for other arrays; None if it would not be faster."""
+        """Returns the prepared form of these calls, for other arrays; None if it would not be faster."""
         ...
 
 
 class BegunFrozen(Protocol):
-    """The arrays for a frozen chain, which are added in the order of the kernels; then the chain is run."""
+    """Arrays for a frozen chain, which are added in the order of the kernels; then the chain is run."""
 
     def add(
         self,
@@ -132,7 +132,7 @@ class BegunFrozen(Protocol):
         statics: Sequence[Array] = (),
         /,
     ) -> Results:
-        """The result arrays of the next call, which `run` will fill."""
+        """Adds the arrays of the next call; returns its result arrays, which `run` will fill."""
         ...
 
     def run(self) -> None:
@@ -141,27 +141,27 @@ class BegunFrozen(Protocol):
 
 
 class FrozenChain(Protocol):
-    """A prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
+    """Prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
 
     @property
     def bytes(self) -> int:
-        """The memory that it holds."""
+        """The memory that the chain holds."""
         ...
 
     def started(self) -> BegunFrozen:
-        """An object that takes the arrays of each kernel and then runs the chain."""
+        """Begins a run, which takes the arrays of each kernel."""
         ...
 
 
 class Chain(Protocol):
-    """Several kernels with their parameters, which run as one. Several threads may run it at a time."""
+    """Chain of kernels with their parameters, which run as one. Several threads may run it at a time."""
 
     def started(self) -> Begun:
-        """An object that takes the call of each kernel and then runs the chain."""
+        """Begins a run, which takes the call of each kernel."""
         ...
 
     def release(self) -> None:
-        """Frees its memory. The chain may not be run afterwards."""
+        """Frees the chain's memory. The chain may not be run afterwards."""
         ...
 
 
@@ -173,8 +173,9 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """A function that runs a step of these rows on the current contents of the arrays. It is valid until
-        the next call of `of`, and a signal cannot interrupt it.
+        """Returns a function that runs a step of these rows on the current contents of the arrays.
+
+        It is valid until the next call of `of`, and a signal cannot interrupt it.
         """
         ...
 
@@ -184,11 +185,11 @@ class Steps(Protocol):
 
 
 class Bound(Protocol):
-    """A kernel with its parameters."""
+    """Kernel bound to parameters."""
 
     @property
     def ends_early(self) -> bool:
-        """Whether it accepts calls with `Call.until`.
+        """Tells whether the kernel accepts calls with `Call.until`.
 
         The results of such a call are those of the steps that were taken: the final memories, and the outputs
         of these steps, sequence after sequence, or with `last_only` the last output of each sequence.
@@ -196,47 +197,48 @@ class Bound(Protocol):
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters, also in prepared calls; returns False if it cannot."""
+        """Replaces the parameters, also in prepared calls; returns False if that is not possible."""
         ...
 
     def release(self) -> None:
-        """Frees its memory. Neither the kernel nor its prepared calls may be called afterwards."""
+        """Frees the kernel's memory. Neither the kernel nor its prepared calls may be called afterwards."""
         ...
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call, in new arrays."""
+        """Runs a call, and returns its results in new arrays."""
         ...
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the current contents of its arrays, into the arrays of
+        """Prepares this call; returns a function that runs it on the current contents of its arrays, into
         `results`.
         """
         ...
 
     def steps(self, call: Call, results: Results) -> "Steps":
-        """An object that runs single steps of some rows of this call, from its memories into those of
-        `results`. Their inputs and outputs are the first entries of the arrays.
+        """Prepares single steps of some rows of this call, from its memories into those of `results`.
+
+        Inputs and outputs of a step are the first entries of the arrays.
         """
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """The prepared form of calls like this one, with the same lengths; None if it would not be faster
-        than a call.
+        """Prepares calls like this one, with the same lengths; None if that would not be faster than a
+        call.
         """
         ...
 
 
 class Kernel(Protocol):
-    """A compiled schedule."""
+    """Compiled schedule."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """The kernel with these parameters, given in the net's order."""
+        """Binds the kernel to parameters, given in the net's order."""
         ...
 
 
 @dataclass(frozen=True)
 class LowPrecisionCell:
-    """The low-precision implementation that an engine has for a recurrence.
+    """Low-precision implementation that an engine has for a recurrence.
 
     reads: the positions of the sequences that need a quantization scale; empty if none does.
     text: its description, for the user.
@@ -247,7 +249,7 @@ class LowPrecisionCell:
 
 
 class Engine(Protocol):
-    """A way to run schedules, on any device and in any number of kernels."""
+    """Engine that runs schedules, on any device and in any number of kernels."""
 
     @property
     def name(self) -> str:
@@ -255,19 +257,19 @@ class Engine(Protocol):
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """The reason why this engine cannot run the schedule; None if it can."""
+        """Returns the reason why this engine cannot run the schedule; None if it can."""
         ...
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The compiled form of a schedule that `refuse` accepts."""
+        """Compiles a schedule that `refuse` accepts."""
         ...
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """The reason why this engine cannot run the plan of one part; None if it can."""
+        """Returns the reason why this engine cannot run the plan of one part; None if it can."""
         ...
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """The compiled form of a plan that `refuse_plan` accepts."""
+        """Compiles a plan that `refuse_plan` accepts."""
         ...
 
 
@@ -277,23 +279,25 @@ def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
 
 
 class LowEngine(Engine, Protocol):
-    """An engine that runs recurrences in the precision of their nodes."""
+    """Engine that can run recurrences in the precision of their nodes."""
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """The cell for the recurrence of a plan, in its precision, or the reason why there is none."""
+        """Returns the cell for the recurrence of a plan, in its precision, or the reason why there is
+        none.
+        """
         ...
 
 
 @runtime_checkable
 class SharedEngine(Engine, Protocol):
-    """An engine whose threads share a call by estimated times, which explanations then show."""
+    """Engine whose threads share a call by estimated times, which explanations then show."""
 
     def machine(self) -> Machine:
-        """The properties of the processor that determine these times."""
+        """Returns the properties of the processor that determine these times."""
         ...
 
     def load(self, plan: Plan) -> Load:
-        """The work and the memory traffic of the steps of a plan."""
+        """Returns the work and the memory traffic of the steps of a plan."""
         ...
 
     def code_for(self) -> str | None:
@@ -302,8 +306,8 @@ class SharedEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """The cell of an engine that runs any step and encodes the weights of its products; or the reason why
-    there is none.
+    """Returns the cell of an engine that runs any step and encodes the weights of its products; or why there
+    is none.
     """
     count = narrow_weights(plan.traced)
     if not count:

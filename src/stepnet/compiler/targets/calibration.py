@@ -48,11 +48,11 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring codes."""
+        """Distance between neighbouring codes."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
-        """The values as uint8; raises `InputError` for NaN, which no whole number stands for."""
+        """Quantizes values to uint8; raises `InputError` for NaN, which no whole number stands for."""
         scaled = np.rint(np.asarray(values, np.float32) * self.scale + self.shift)
         if np.isnan(scaled).any():
             raise InputError("an input of a recurrence in int8 is NaN, which 8 bits cannot hold")
@@ -60,16 +60,16 @@ class Calibration:
 
 
 def check_keep(keep: Any) -> float:
-    """The part of some numbers that `keep` is; raises `InputError` for anything else."""
+    """Checks the argument `keep`, a fraction above 0 and up to 1; raises `InputError` for anything else."""
     meaning = "keep is the part of the numbers within the scale, above 0 and up to 1"
     return number(keep, meaning, lambda value: 0 < value <= 1)
 
 
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
-    """The scale and the shift of inputs such as the samples, and of a memory within -1 to 1.
+    """Computes the scale and the shift for inputs such as the samples, and for a memory within -1 to 1.
 
-    samples: arrays of any shape, finite. keep: the fraction of the numbers within the range; the others
-    saturate, which makes the step finer.
+    samples: arrays of any shape, finite.
+    keep: the fraction of the numbers within the range; the others saturate, which makes the step finer.
 
     Raises `InputError` for samples that are empty, or hold NaN or infinity.
 
@@ -91,7 +91,8 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
 
 
 def weight_scales(weights: Sequence[Any], largest: int = 127) -> tuple[float, ...]:
-    """The scale of each unit of each gate, of weights [..., inputs, gates, hidden] that are scaled together.
+    """Computes the scale of each unit of each gate, of weights [..., inputs, gates, hidden] that are scaled
+    together.
 
     A unit whose weights are all zeros has the scale 1.
 

@@ -26,13 +26,14 @@ LOOK = 0.1  # seconds between looks at whether this is still the process that be
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
-    """The result of some work, during which the process does not fork."""
+    """Runs some work, during which the process does not fork; returns its result."""
     with FORKS:
         return work()
 
 
 def run_in_thread(work: Callable[[], Value]) -> Value:
-    """The result of some work, during which the process does not fork and no signal handler runs.
+    """Runs some work, during which the process does not fork and no signal handler runs; returns its
+    result.
 
     An interrupt of the main thread ends its waiting; the work itself runs to its end.
     """
@@ -43,6 +44,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
     done.acquire()
 
     def run() -> None:
+        """Runs the work, and notes its result or its error."""
         try:
             results.append((run_without_fork(work), None))
         except BaseException as error:  # handed to the waiting thread
@@ -66,8 +68,9 @@ if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
     def hold() -> None:
-        """Waits for work to end; an exception that a signal handler raises meanwhile is postponed until after
-        the fork.
+        """Waits, before a fork, for work to end.
+
+        An exception that a signal handler raises meanwhile is postponed until after the fork.
         """
         while True:
             try:
@@ -78,7 +81,7 @@ if hasattr(os, "register_at_fork"):
                 return
 
     def go_on() -> None:
-        """Releases the lock; a postponed exception is raised now."""
+        """Releases the lock after a fork; a postponed exception is raised now."""
         FORKS.release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()

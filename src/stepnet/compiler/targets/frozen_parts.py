@@ -44,7 +44,7 @@ FROZEN = ("recurrence", "plain")
 
 @dataclass(frozen=True)
 class FrozenParts:
-    """The parts of a schedule as functions.
+    """Prepared parts of a schedule, as functions that run one after the other.
 
     constants: the values that do not depend on the call's arrays, by number. They may be replaced between
         calls.
@@ -61,7 +61,7 @@ class FrozenParts:
     bytes: int
 
     def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-        """The results for these sequences, initial memories and statics."""
+        """Runs all parts; returns the results for these sequences, initial memories and statics."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
@@ -72,17 +72,17 @@ class FrozenParts:
 
     @cached_property
     def numbers(self) -> list[list[int]]:
-        """The numbers of the sequences, the initial memories and the statics."""
+        """The numbers, in the net, of the sequences, the initial memories and the statics."""
         return numbers_of_call(self.net, self.ends)
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """The numbers in a net of the sequences, the initial memories and the statics of a call."""
+    """Lists the numbers in a net of the sequences, the initial memories and the statics of a call."""
     return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """The sequences, initial memories and statics of a call by their numbers in a net."""
+    """Returns the sequences, initial memories and statics of a call by their numbers in a net."""
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -95,7 +95,7 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """The frozen schedule for calls like this one; None if it cannot be frozen.
+    """Prepares a schedule for calls like this one; None if it cannot be prepared.
 
     The call is run once, because freezing a part needs the shapes of the values that it reads.
     """
@@ -129,7 +129,7 @@ def frozen_parts(
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """The values that a part reads, except initial memories, which a call may leave out."""
+    """Returns the values that a part reads, except initial memories, which a call may leave out."""
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -137,13 +137,14 @@ def required_reads(part: Part) -> tuple[int, ...]:
 
 
 def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
-    """A function that runs a part without freezing.
+    """Makes a function that runs a part without preparation.
 
     Its results are made contiguous, as frozen parts require: a value broadcast to all rows (with stride 0) is
     copied.
     """
 
     def step(values: Values) -> None:
+        """Runs the part, and adds its results."""
         results = run_part(place, values, frame)
         values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
@@ -151,8 +152,9 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """A function that runs one part, frozen for values of these shapes, and the bytes that it holds; None if
-    the part cannot be frozen.
+    """Prepares one part for values of these shapes; None if the part cannot be prepared.
+
+    Returns a function that runs it, and the bytes that it holds.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame), 0
@@ -164,14 +166,16 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     reads, run = PartReads(part), frozen.run
 
     def step(values: Values) -> None:
+        """Runs the part, and adds its results."""
         values.update(reads.named(run(*reads.of(values))))
 
     return step, frozen.bytes
 
 
 def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """A function that runs several parts as one frozen chain, and the bytes that it holds; None if the parts
-    cannot be frozen.
+    """Prepares several parts as one chain; None if the parts cannot be prepared.
+
+    Returns a function that runs the chain, and the bytes that it holds.
 
     The parts are run once, which adds their results to `values`.
     """
@@ -187,6 +191,7 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
     parts = [PartReads(part) for part in run.parts]
 
     def step(values: Values) -> None:
+        """Runs the chain, and adds the parts' results."""
         again = frozen.started()
         for reads in parts:
             values.update(reads.named(again.add(*reads.of(values))))
@@ -197,7 +202,7 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
 
 
 class PartReads:
-    """The values that a part reads, and the numbers of its results."""
+    """Values that a part reads, and the numbers of its results."""
 
     def __init__(self, part: Part) -> None:
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
@@ -206,24 +211,25 @@ class PartReads:
         self.is_sequenced = part.kind == "recurrence"
 
     def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-        """The sequences, the initial memories and the statics that the part reads."""
+        """Returns the sequences, the initial memories and the statics that the part reads."""
         sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
         if not self.is_sequenced:
             return sequences, [None], statics
         return sequences, [None if n < 0 else values[n] for n in self.memories], statics
 
     def named(self, results: Results) -> Values:
-        """The part's results, by number."""
+        """Returns the part's results, by number."""
         return named_results(self.part, results)
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """A function that selects the last step of each sequence, or the first."""
+    """Makes a function that selects the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
+        """Selects the steps, and adds the result."""
         values[result] = sequences.ends(values[read], first)
 
     return step

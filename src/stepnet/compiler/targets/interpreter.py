@@ -34,52 +34,54 @@ from stepnet.compiler.values.once import computed_once
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The interpreter as an engine: the reference for all others."""
+    """Engine that interprets nets: the reference for all other engines."""
 
     name: str = "interpret"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """None: the interpreter runs every net."""
+        """Returns None: the interpreter runs every net."""
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The kernel of the traced net; of the schedule's parts if there are low-precision recurrences."""
+        """Makes the kernel of the traced net; of the schedule's parts if there are low-precision
+        recurrences.
+        """
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """None: the interpreter runs every plan."""
+        """Returns None: the interpreter runs every plan."""
         return None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """The low-precision cell for a recurrence, or the reason why there is none."""
+        """Returns the low-precision cell for a recurrence, or the reason why there is none."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """The kernel of one part; its products are computed with the encodings of their weights."""
+        """Makes the kernel of one part; its products are computed with the encodings of their weights."""
         return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
 
 
 def total(node: Node, operands: Sequence[Array]) -> Array:
-    """The value of a node over all rows, computed by NumPy."""
+    """Computes the value of a node over all rows with NumPy."""
     return total_of(node, list(operands))
 
 
 @dataclass(frozen=True)
 class InterpreterKernel:
-    """A net that the interpreter will run."""
+    """Net that the interpreter will run."""
 
     net: Net
 
     def bind(self, parameters: Sequence[Array]) -> "InterpretedNet":
-        """The net with these parameters."""
+        """Binds the net to these parameters."""
         return InterpretedNet(self.net, tuple(parameters))
 
 
 @dataclass(frozen=True)
 class InterpretedNet:
-    """A net with its parameters."""
+    """Net with its parameters."""
 
     net: Net
     parameters: tuple[Array, ...]
@@ -91,7 +93,7 @@ class InterpretedNet:
         return NetForm(self.net)
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call."""
+        """Runs a call, and returns its results."""
         packed = PackedCall.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
@@ -99,20 +101,20 @@ class InterpretedNet:
         return packed.results(self.form, results)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """False: binding new parameters costs nothing, so they are not replaced in place."""
+        """Returns False: binding new parameters costs nothing, so they are not replaced in place."""
         return False
 
     def release(self) -> None:
         """Does nothing: there is no memory to be freed."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """An object that runs single steps of some rows of this call, each as a separate call."""
+        """Prepares single steps of some rows of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """None: nothing of an interpreted call can be prepared."""
+        """Returns None: nothing of an interpreted call can be prepared."""
         return None

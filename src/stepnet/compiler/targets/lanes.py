@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Lanes:
-    """The sequences of each lane.
+    """Assignment of sequences to lanes.
 
     order: the numbers of the sequences, lane after lane, int64.
     first: the offset in `order` of each lane's first sequence, and the length of `order`, int64.
@@ -41,7 +41,7 @@ class Lanes:
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Every `parts`-th lane, from lane `number` on, so that each part has long and short lanes."""
+        """Takes every `parts`-th lane, from lane `number` on, so that each part has long and short lanes."""
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
         first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
@@ -54,7 +54,7 @@ MANY = 32
 
 
 def lanes_for(lengths: Array, most: int) -> Lanes:
-    """The lanes of sequences with these lengths, at most `most`. Empty sequences are in no lane.
+    """Assigns sequences with these lengths to at most `most` lanes. Empty sequences are in no lane.
 
     Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
     at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
@@ -83,7 +83,8 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
 
 
 def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
-    """The lane of each sequence, and the number of steps of each lane.
+    """Assigns each sequence to a lane; returns the lane of each sequence, and the number of steps of each
+    lane.
 
     lengths: the lengths of the sequences, longest first.
     count: the number of lanes, of which there are fewer than sequences.

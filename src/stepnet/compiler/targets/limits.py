@@ -24,7 +24,7 @@ VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on the number of threads.
+    """Limit on the number of threads.
 
     count: the number.
     why: a description of its source, for the user.
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted hierarchy of control groups.
+    """Mounted hierarchy of control groups.
 
     place: the mount point.
     group: the group at the mount point.
@@ -48,20 +48,21 @@ class Mount:
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """The folders of a group and of its ancestors up to the mount point, innermost first."""
+        """Lists the folders of a group and of its ancestors up to the mount point, innermost first."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
 
 
 @cache
 def processors() -> int:
-    """The number of processors that this process may use, by its affinity and control groups."""
+    """Returns the number of processors that this process may use, by its affinity and control groups."""
     return min(of_system(Path("/")), key=lambda limit: limit.count).count
 
 
 @cache
 def limit() -> Limit:
-    """The default number of threads of a call. It is read once per process, and again after a fork.
+    """Returns the default number of threads of a call. It is read once per process, and again after a
+    fork.
 
     Raises `InputError` for an environment variable that is not a number of threads, and `FileError` for a
     system file that is not in the kernel's format.
@@ -70,12 +71,12 @@ def limit() -> Limit:
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
-    """The smallest limit, of the system files below `root` and of environment variables."""
+    """Returns the smallest limit, of the system files below `root` and of environment variables."""
     return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
 
 
 def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
-    """The limit that an environment variable sets, if there is one.
+    """Yields the limit that an environment variable sets, if there is one.
 
     >>> [limit.count for limit in of_variables({"OMP_NUM_THREADS": "3,2", "STEPNET_NUM_THREADS": ""})]
     [3]
@@ -95,7 +96,9 @@ def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
 
 
 def of_system(root: Path) -> Iterator[Limit]:
-    """The limits that the system sets for this process: its affinity, and quotas of its control groups."""
+    """Yields the limits that the system sets for this process: its affinity, and quotas of its control
+    groups.
+    """
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
@@ -111,7 +114,7 @@ def of_system(root: Path) -> Iterator[Limit]:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a system file; none if it does not exist or may not be read."""
+    """Reads the lines of a system file; none if it does not exist or may not be read."""
     try:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -119,7 +122,7 @@ def lines(path: Path) -> list[str]:
 
 
 def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
-    """The control groups of this process by version, from lines `number:controllers:group`."""
+    """Reads the control groups of this process by version, from lines `number:controllers:group`."""
     groups: dict[int, PurePosixPath] = {}
     for row in rows:
         if row.count(":") < 2:
@@ -133,7 +136,7 @@ def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
 
 
 def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
-    """The mounted hierarchies with the cpu controller, from the lines of /proc/self/mountinfo."""
+    """Yields the mounted hierarchies with the cpu controller, from the lines of /proc/self/mountinfo."""
     for row in rows:
         before, _, after = row.partition(" - ")
         if before.count(" ") < 4 or after.count(" ") < 2:
@@ -149,7 +152,7 @@ def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
 
 
 def unescaped(text: str) -> str:
-    r"""A path of mountinfo with its octal escapes decoded, such as \040 for a space.
+    r"""Decodes the octal escapes of a path of mountinfo, such as \040 for a space.
 
     >>> unescaped(r"/sys/fs/my\040groups")
     '/sys/fs/my groups'
@@ -158,7 +161,7 @@ def unescaped(text: str) -> str:
 
 
 def quota_v2(folder: Path) -> float | None:
-    """The CPU quota of a group of version 2, in CPUs; None for no limit."""
+    """Reads the CPU quota of a group of version 2, in CPUs; None for no limit."""
     path = folder / "cpu.max"
     text = " ".join(lines(path))
     match = re.fullmatch(r"(max|\d+) (\d+)", text)
@@ -170,7 +173,7 @@ def quota_v2(folder: Path) -> float | None:
 
 
 def quota_v1(folder: Path) -> float | None:
-    """The CPU quota of a group of version 1, in CPUs; None for no limit."""
+    """Reads the CPU quota of a group of version 1, in CPUs; None for no limit."""
     paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):

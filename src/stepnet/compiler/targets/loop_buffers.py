@@ -21,7 +21,9 @@ Array = np.ndarray
 
 
 class InputBuffers:
-    """Arrays of fixed size with the inputs of a part, and the arrays that were last copied into them."""
+    """Arrays of fixed size for the inputs of a part, which skip copying an array that was copied last
+    time.
+    """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
@@ -35,7 +37,7 @@ class InputBuffers:
 
 
 class KeptPlain:
-    """A plain part that is frozen for a number of values: its input arrays, and the frozen call."""
+    """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
         self.count, self.inputs = count, InputBuffers(arrays)
@@ -45,18 +47,18 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Whether to use it for `count` values: they fit, and fill more than half of the arrays."""
+        """Tells whether to use it for `count` values: they fit, and fill more than half of the arrays."""
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """The outputs for the first values."""
+        """Runs the part on `count` values; returns the outputs."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]
 
 
 class KeptSequences:
-    """A recurrence that is frozen for sequences with these offsets."""
+    """Recurrence that is prepared for sequences with these offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
         self.offsets, first = offsets, len(call.sequences)
@@ -70,14 +72,14 @@ class KeptSequences:
         self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """The outputs and the last memories."""
+        """Runs the recurrence; returns the outputs and the last memories."""
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
         return [array[:] for array in (*self.outputs, *self.final)]
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """The types of a recurrence's outputs, and of its memories."""
+    """Returns the types of a recurrence's outputs, and of its memories."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
@@ -89,10 +91,11 @@ Kept = dict[int, "KeptPlain | KeptSequences | Array"]
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """The results of a recurrence over the same sequences at every step of a loop; None if it is not
-    prepared.
+    """Runs a recurrence over the same sequences at every step of a loop, if it is prepared; else returns
+    None.
 
-    It is prepared when it runs over the same sequences for the second time. It must begin with zeros.
+    It is prepared when it runs over the same sequences for the second time. It must begin with zeros. kept:
+    the prepared parts of the loop.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
@@ -109,7 +112,7 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
-    """The outputs of a plain part at a step of a loop."""
+    """Runs a plain part at a step of a loop, prepared at first use; returns its outputs."""
     known = kept.get(id(part))
     if not isinstance(known, KeptPlain) or not known.fits(count):
         known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)

@@ -28,7 +28,7 @@ PIECE, PIECES = 64, 128
 
 @dataclass(frozen=True)
 class PackedCall:
-    """A call with its sequences end to end.
+    """Call with its sequences end to end.
 
     call: the call as given.
     segments: the offsets of the packed sequences.
@@ -43,7 +43,7 @@ class PackedCall:
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "PackedCall":
-        """The packed form of a call; with `pack` false, or if it is packed already, on the same arrays."""
+        """Packs a call; with `pack` false, or if it is packed already, keeps the same arrays."""
         positions = call.positions
         offsets = positions.offsets, *positions.inner
         segments = LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
@@ -57,7 +57,7 @@ class PackedCall:
         return cls(replace(call, sequences=sequences), segments, places)
 
     def arrays(self, form: "NetForm") -> list[Array]:
-        """The arrays of all inputs of a net except its parameters, in order."""
+        """Lists the arrays of all inputs of a net except its parameters, in order."""
         ends = form.ends
         initial = [
             np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
@@ -68,7 +68,7 @@ class PackedCall:
         return [arrays[place] for place in sorted(arrays)]
 
     def results(self, form: "NetForm", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
-        """The results of a net by kind, with steps at the caller's positions, or the last step of each
+        """Sorts the results of a net by kind, with steps at the caller's positions, or the last step of each
         sequence.
 
         form: that of the net as traced; it has the direction of each output.
@@ -82,7 +82,8 @@ class PackedCall:
         return Results(outputs, rows, totals)
 
     def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
-        """One output with its steps at the caller's positions, or the last step of each sequence.
+        """Moves the steps of one output to the caller's positions, or takes the last step of each
+        sequence.
 
         backward: whether its recurrence runs from the last step, so that the first step is computed last.
         """
@@ -99,7 +100,7 @@ class PackedCall:
 
 @dataclass(frozen=True)
 class NetForm:
-    """The inputs and results of a net by kind, and properties derived from them."""
+    """Inputs and results of a net by kind, and properties derived from them."""
 
     net: Net
 
@@ -115,30 +116,30 @@ class NetForm:
 
     @computed_once
     def backward(self) -> list[bool]:
-        """For each result, whether it comes from a reverse recurrence."""
+        """Tells, for each result, whether it comes from a reverse recurrence."""
         return [runs_back(self.net, number) for number in self.net.results]
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Whether the last recurrence that a value depends on runs in reverse."""
+    """Tells whether the last recurrence that a value depends on runs in reverse."""
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
 
 
 def parameters_of(net: Net) -> list[int]:
-    """The inputs of a net that are parameters, in order."""
+    """Lists the inputs of a net that are parameters, in order."""
     return [number for number in net.inputs if net.type_of(number).extent == CONST]
 
 
 def varying_of(net: Net) -> list[int]:
-    """The inputs of a net that are not parameters, in order."""
+    """Lists the inputs of a net that are not parameters, in order."""
     return [number for number in net.inputs if net.type_of(number).extent != CONST]
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """The call of nodes without a recurrence: the values are the steps of a few sequences, which threads
-    divide.
+    """Makes the call of nodes without a recurrence: values are the steps of a few sequences, divided by
+    threads.
     """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
@@ -146,9 +147,10 @@ def plain_call(arrays: Sequence[Array], count: int) -> Call:
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """A function that runs a call and copies its results into the arrays of `results`."""
+    """Makes a function that runs a call and copies its results into the arrays of `results`."""
 
     def once() -> None:
+        """Runs the call."""
         made = bound(call)
         for kept, new in zip(results.arrays, made.arrays, strict=True):
             kept[...] = new
@@ -166,12 +168,13 @@ class CalledSteps:
         self.bound, self.call, self.results = bound, call, results
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """A function that runs a step of these rows."""
+        """Makes a function that runs a step of these rows."""
         count, call, results = len(rows), self.call, self.results
         positions = Positions.end_to_end(np.arange(count + 1))
         sequences = [array[:count] for array in call.sequences]
 
         def once() -> None:
+            """Runs the step."""
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
             before = None if call.step_offset is None else call.step_offset[rows]
@@ -184,4 +187,4 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Nothing: every call reads the statics."""
+        """Does nothing: every call reads the statics."""

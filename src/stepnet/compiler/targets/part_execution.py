@@ -22,12 +22,11 @@ Values = dict[int, Any]
 """The values of a net's nodes so far; None for an initial memory of zeros."""
 ENDS = ("first", "last")
 """Reductions that select one step, so that gaps between sequences do not matter."""
-"""The kinds of parts that run over sequences in place, with or without gaps."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The positions of the values of each extent while a schedule runs.
+    """Positions of the values of each extent while a schedule runs.
 
     segments: the offsets of each extent.
     gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
@@ -46,14 +45,14 @@ class Frame:
 
     @classmethod
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """The frame of a call's values."""
+        """Makes the frame of a call's values."""
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
 
     def values(self, extent: Extent) -> Call:
-        """A call without arrays of the values at an extent, for nodes without a recurrence."""
+        """Returns a call without arrays of the values at an extent, for nodes without a recurrence."""
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
             # For few values, the sequences that they belong to are used if these are known.
@@ -63,13 +62,13 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """A call without arrays of the sequences along the innermost axis of an extent."""
+        """Returns a call without arrays of the sequences along the innermost axis of an extent."""
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """A new call without arrays of the sequences along the innermost axis of an extent."""
+        """Makes a call without arrays of the sequences along the innermost axis of an extent."""
         if self.gaps is not None and extent == STEPS:
             return Call(self.gaps, step_offset=self.segments.begun)
         segments = self.segments
@@ -80,14 +79,16 @@ class Frame:
         return Call(positions, step_offset=segments.begun)
 
     def count(self, extent: Extent) -> int:
-        """The number of values at an extent, those in gaps included."""
+        """Returns the number of values at an extent, those in gaps included."""
         if self.gaps is not None and extent == STEPS:
             return self.gaps.total
         return self.segments.count(extent)
 
 
 def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
-    """The positions of results that alias other arrays: inputs, constants and results that occur twice."""
+    """Returns the positions of results that alias other arrays: inputs, constants and results that occur
+    twice.
+    """
     results = net.results
     return tuple(
         place
@@ -97,7 +98,7 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
+    """Returns the results of a net, each in a buffer of its own. lent: the positions of those to copy."""
     results = [values[number] for number in net.results]
     for place in lent:
         results[place] = memory.copy(results[place])
@@ -105,9 +106,10 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetM
 
 
 def takes_gaps(schedule: Schedule) -> bool:
-    """Whether all parts can run on sequences with gaps between them, because none reads the gaps."""
+    """Tells whether all parts can run on sequences with gaps between them, because none reads the gaps."""
 
     def fits(part: Part) -> bool:
+        """Tells whether one part reads no gaps."""
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
@@ -118,13 +120,13 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """The range of the initial memories among the values that a recurrence reads."""
+    """Returns the range of the initial memories among the values that a recurrence reads."""
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """The call of a recurrence over the sequences at its extent."""
+    """Makes the call of a recurrence over the sequences at its extent."""
     contiguous = frame.memory.contiguous
     arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
     first, last = memories_of(part)
@@ -133,25 +135,25 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """The call of nodes without a recurrence over all values at their extent."""
+    """Makes the call of nodes without a recurrence over all values at their extent."""
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """The call of a part that runs on a kernel."""
+    """Makes the call of a part that runs on a kernel."""
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """The results of a part that runs on a kernel, by their numbers in the net."""
+    """Returns the results of a part that runs on a kernel, by their numbers in the net."""
     made = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
 
 @dataclass(frozen=True)
 class PartRun:
-    """Consecutive parts of a schedule.
+    """Run of consecutive parts of a schedule.
 
     places: their positions.
     parts: the parts.
@@ -163,15 +165,15 @@ class PartRun:
     chain: Chain | None
 
     def fits(self, frame: Frame) -> bool:
-        """Whether the parts may run as one for a call, without inspecting values between them."""
+        """Tells whether the parts may run as one for a call, without inspecting values between them."""
         if frame.kept is not None:
             return False
         return all(p.kind == "plain" or frame.sequences(p.extent).positions.is_full for p in self.parts)
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Adds the results of a chain's parts to the values: all arrays are allocated first, then all parts
-    run.
+    """Runs a chain's parts, and adds their results to the values: first all arrays are allocated, then all
+    parts run.
     """
     started = chain.started()
     for part in parts:
@@ -180,7 +182,7 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The results of a recurrence over the sequences at its extent."""
+    """Runs a recurrence over the sequences at its extent; returns its results by number."""
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
     if frame.kept is not None and not reads_inner:
@@ -192,7 +194,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The results of nodes without a recurrence."""
+    """Runs nodes without a recurrence; returns their results by number."""
     call = value_call(part, values, frame)
     if frame.kept is None or not call.positions.total:
         return named_results(part, bound(call))
@@ -201,7 +203,12 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The result of an expand or reduce between two extents."""
+    """Computes a part that takes a value from one extent to another: an expand (repeat) or a reduce.
+
+    values: the values so far, by number. frame: the positions of the values of each extent.
+
+    Returns the result by its number.
+    """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":
@@ -213,7 +220,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
-    """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+    """Selects the value of the last step of each sequence, or of the first; zeros for an empty sequence."""
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
     positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
@@ -224,13 +231,13 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The result of a total over all rows."""
+    """Computes a total over all rows; returns it by number."""
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The results of a recurrence that runs step by step, for the rows that have the step."""
+    """Runs a recurrence step by step, each for the rows that have the step; returns its results by number."""
     assert part.node is not None
     body: Net = bound.net
     varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
@@ -240,6 +247,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         kept = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
+        """Runs the schedule of one step."""
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

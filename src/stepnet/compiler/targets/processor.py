@@ -17,12 +17,12 @@ MEASURED_BYTES = 64
 
 @cache
 def machine_for(vector_bytes: int) -> Machine:
-    """The properties of this machine, for code with vectors of this size in bytes."""
+    """Returns the properties of this machine, for code with vectors of this size in bytes."""
     return described(Machine(), caches(Path("/")), vector_bytes)
 
 
 def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
-    """A machine with these cache sizes, by level, and vectors.
+    """Makes a machine with these cache sizes, by level, and vectors.
 
     A missing level counts as large as the level below.
 
@@ -46,7 +46,9 @@ def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Mac
 
 
 def caches(root: Path) -> dict[int, int]:
-    """The sizes in bytes of the data caches by level; levels that the system does not report are missing."""
+    """Reads the sizes in bytes of the data caches by level; levels that the system does not report are
+    missing.
+    """
     sizes: dict[int, int] = {}
     for folder in sorted(root.joinpath(CACHES).glob("index*")):
         try:

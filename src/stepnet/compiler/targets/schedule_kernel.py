@@ -52,13 +52,13 @@ must run one by one.
 
 
 def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """None: the parts run one by one."""
+    """Returns None: the parts run one by one."""
     return None
 
 
 @dataclass(frozen=True)
 class Means:
-    """The functions by which an engine runs the parts of a schedule.
+    """Functions by which an engine runs the parts of a schedule.
 
     compile: compiles a plan.
     total: computes a total, a value over all rows.
@@ -73,7 +73,9 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """The kernel of a schedule: that of its plan if it is a single plan on the host, else a `PartsKernel`."""
+    """Makes the kernel of a schedule: that of its plan if it is a single plan on the host, else a
+    `PartsKernel`.
+    """
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
     return PartsKernel.of(schedule, means)
@@ -81,7 +83,7 @@ def in_parts(schedule: Schedule, means: Means) -> Kernel:
 
 @dataclass(frozen=True)
 class PartsKernel:
-    """The kernel of a schedule of several parts.
+    """Kernel of a schedule of several parts.
 
     kernels: for each part, its kernel; None if NumPy runs the part.
     means: the functions by which the engine runs the parts.
@@ -93,9 +95,10 @@ class PartsKernel:
 
     @classmethod
     def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
-        """The kernel of a schedule, with its parts compiled."""
+        """Compiles the parts of a schedule."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
+            """Compiles one part; None for a part without a kernel."""
             if part.plan is not None:
                 return means.compile(part.plan)
             return None if part.inner is None else cls.of(part.inner, means)
@@ -103,7 +106,7 @@ class PartsKernel:
         return cls(schedule, tuple(map(kernel, schedule.parts)), means)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
-        """The kernel with these parameters."""
+        """Binds the kernel to these parameters."""
         return self.bound_to(dict(zip(self.parameters, parameters, strict=True)))
 
     @computed_once
@@ -118,11 +121,11 @@ class PartsKernel:
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """The parameters and all values computed from them alone, by number."""
+        """Computes the parameters and all values of them alone, by number."""
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
-        """The kernel with these parameters, by their numbers in the schedule's net."""
+        """Binds the kernel to these parameters, by their numbers in the schedule's net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -135,7 +138,7 @@ class PartsKernel:
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Values
 ) -> "Bound | BoundParts | None":
-    """The kernel of a part, bound to the parameters that it reads; None for a part that NumPy runs.
+    """Binds the kernel of a part to the parameters that it reads; None for a part that NumPy runs.
 
     values: the constants of the schedule's net, by number.
     """
@@ -147,7 +150,7 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """The values on the host to which a part is bound, by number."""
+    """Returns the values, on the host, to which a part is bound, by number."""
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -155,7 +158,7 @@ def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
 
 @dataclass(frozen=True)
 class BoundParts:
-    """The kernel of a schedule with its parameters.
+    """Kernel of a schedule with its parameters.
 
     constants: the values of the net that do not depend on the call, by number, in the engine's memory.
     bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
@@ -189,7 +192,7 @@ class BoundParts:
 
     @computed_once
     def takes_gaps(self) -> bool:
-        """Whether sequences with gaps between them are read in place."""
+        """Tells whether sequences with gaps between them are read in place."""
         return takes_gaps(self.schedule)
 
     @computed_once
@@ -199,7 +202,7 @@ class BoundParts:
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call, in new arrays."""
+        """Runs a call, and returns its results in new arrays."""
         packed = PackedCall.of(call, pack=not self.takes_gaps)
         # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
         memory = self.kernel.means.memory
@@ -209,7 +212,9 @@ class BoundParts:
         return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters; False if a part cannot."""
+        """Replaces the parameters in place, for later calls; returns False if the kernel of a part cannot do
+        this.
+        """
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
         constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
         self.constants.update((number, put(value)) for number, value in constants.items())
@@ -226,21 +231,22 @@ class BoundParts:
                 run.release()
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """An object that runs single steps of some rows of this call, each as a separate call."""
+        """Prepares single steps of some rows of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """The frozen schedule for calls like this one; None if it would not be faster."""
+        """Prepares the schedule for calls like this one; None if that would not be faster."""
         if self.kernel.means.memory is not HOST:
             return None
         return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """The results of the net, for the values of all inputs other than parameters.
+        """Runs all parts; returns the results of the net, for the values of all inputs other than
+        parameters.
 
         In the step of a loop they are valid until the next step.
         """
@@ -248,7 +254,9 @@ class BoundParts:
         return [values[result] for result in self.net.results]
 
     def values(self, inputs: Values, frame: Frame) -> Values:
-        """All values that parts read and compute, for the values of all inputs other than parameters."""
+        """Runs all parts; returns all values that they read and compute. inputs: all inputs other than
+        parameters.
+        """
         values = {**self.constants, **inputs}
         for run in self.runs:
             if run.chain is not None and run.fits(frame):
@@ -264,10 +272,12 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
+            """Tells whether a part can be in a chain."""
             by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> PartRun:
+            """Makes the run of some consecutive parts."""
             members = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
             chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
@@ -281,7 +291,7 @@ class BoundParts:
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
-        """The results of the part at a position."""
+        """Runs the part at a position; returns its results by number."""
         part = self.schedule.parts[place]
         runs: Any = self.bound[place]
         if part.is_bound_per_call:

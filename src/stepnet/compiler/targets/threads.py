@@ -26,15 +26,15 @@ def set_threads(count: int | None) -> None:
 
 
 def threads_set() -> int | None:
-    """The number of threads that `set_threads` has set; None if it has set none."""
+    """Returns the number of threads that `set_threads` has set; None if it has set none."""
     return _threads[0] if _threads else None
 
 
 def threads() -> int:
-    """The number of threads that a call may use."""
+    """Returns the number of threads that a call may use."""
     return _threads[0] if _threads else limit().count
 
 
 def threads_limit() -> Limit:
-    """The number of threads that a call may use, and the source of this limit."""
+    """Returns the number of threads that a call may use, and the source of this limit."""
     return Limit(_threads[0], "stepnet.set_threads") if _threads else limit()

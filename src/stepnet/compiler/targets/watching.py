@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a call.
+    """Progress of a call.
 
     Attributes:
         steps: The number of finished steps over all sequences. In a model of several recurrences each counts
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done."""
+        """Tells whether all steps are done."""
         return self.steps >= self.all_steps
 
 
@@ -55,5 +55,5 @@ WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watching() -> Watch | None:
-    """The function that watches the calls of this thread or asyncio task; None if there is none."""
+    """Returns the function that watches the calls of this thread or asyncio task; None if there is none."""
     return WATCH.get()

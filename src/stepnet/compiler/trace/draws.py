@@ -37,7 +37,9 @@ NUMPYS = (
 PYTHONS = ("Random", "uuid1")
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now", "today")
 FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "monotonic_ns", "utcnow"])
-"""Names in the code of a step by which it may read other numbers each time, though no generator moves."""
+"""Names in the code of a step which show that it may read other numbers each time, although no generator's
+state changes, as a clock or a new generator gives.
+"""
 
 SYSTEMS = ("SystemRandom", "secrets", "uuid", "uuid4", "urandom", "getrandom", "randbelow", "randbits")
 TOKENS = ("token_bytes", "token_hex", "token_urlsafe")
@@ -47,16 +49,16 @@ ENTROPY = (
 )
 MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_num_threads")
 MODE = (
-    "the step asks for torch.{}(), which is another in a trace than in a call: ask before the call, and give "
-    "what follows from it as a static, or make it an attribute of the module"
+    "the step calls torch.{}(), whose result in a trace may differ from that in a call: call it "
+    "before, and give what depends on it as a static, or make it an attribute of the module"
 )
 ASKED: dict[tuple[str, str], tuple[frozenset[str], str]] = {
     ("os", "urandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
     ("os", "getrandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
     **{("torch", name): (frozenset([name]), MODE.format(name)) for name in MODES},
 }
-"""Functions in C whose results no generator's state shows: the names by which a step may reach each, and what
-is said if it does.
+"""Functions in C whose results do not depend on a generator's state. For each (module, name): the names by
+which the code of a step may refer to it, and the error message if it does.
 """
 
 
@@ -96,10 +98,10 @@ GLOBAL = {
     "random": ("random", "getstate"),
     "torch": ("torch.random", "get_rng_state"),
 }
-"""The generators of modules: the module, and its function that gives the state."""
+"""For each global generator, its module and the module's function that returns the state."""
 
 HELD: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("random", "SystemRandom", ()),  # which has no state
+    ("random", "SystemRandom", ()),  # it has no state
     ("random", "Random", ("getstate",)),
     ("numpy.random", "Generator", ("bit_generator.state", "bit_generator.seed_seq.state")),
     ("numpy.random", "BitGenerator", ("state", "seed_seq.state")),
@@ -107,8 +109,8 @@ HELD: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("numpy.random", "RandomState", ("get_state",)),
     ("torch", "Generator", ("get_state",)),
 )
-"""The classes of generators: the module, and the attributes that have the state, or give it. Those that are
-spawned are counted in the sequence of seeds.
+"""Classes of generators: module, class, and the attributes or methods that give the state. The state includes
+the number of generators spawned from a seed sequence.
 """
 
 
@@ -284,6 +286,7 @@ def check_equal(first: Net, second: Net) -> None:
     users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
     line = node.source or (users[0].source if users else "")
     raise StepError(
-        "the step reads other numbers each time that it is traced, as those of a new generator without a "
-        f"seed, or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+        "the step reads different numbers each time that it is traced, such as those of a new "
+        f"generator without a seed, or the time, and a trace would have them as constants: {ADVICE}"
+        + (f"\n  at {line}" if line else "")
     )

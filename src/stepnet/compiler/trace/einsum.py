@@ -93,7 +93,9 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
     """Returns, for each operand, the axes that np.tensordot sums over, counted from the first axis."""
     if is_integer(axes):
         if not 0 <= axes <= min(a.ndim, b.ndim):
-            raise refuse(f"np.tensordot over {axes} axes of {a.ndim} and {b.ndim}")
+            raise refuse(
+                f"np.tensordot cannot sum over {axes} axes of operands with {a.ndim} and {b.ndim} axes"
+            )
         return list(range(a.ndim - int(axes), a.ndim)), list(range(int(axes)))
     pair = [
         list(cast("Sequence[Any]", entry)) if isinstance(entry, list | tuple) else [entry] for entry in axes
@@ -105,7 +107,7 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
             axis % value.ndim for axis in summed_axes if is_integer(axis) and -value.ndim <= axis < value.ndim
         }
         if len(places) < len(summed_axes):
-            raise refuse(f"np.tensordot takes axes of {value.ndim}, each once, not {summed_axes}")
+            raise refuse(f"np.tensordot takes some of {value.ndim} axes, each once, not {summed_axes}")
     return [axis % a.ndim for axis in pair[0]], [axis % b.ndim for axis in pair[1]]
 
 

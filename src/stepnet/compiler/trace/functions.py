@@ -276,11 +276,17 @@ def along(name: str, x: Any, axis: Any) -> Any:
     if not all(is_integer(axis) and -len(shape) <= axis < len(shape) for axis in axes):
         raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {shown(axis)}")
     if len({axis % len(shape) for axis in axes}) < len(axes) or any(not shape[axis] for axis in axes):
-        raise InputError(f"{name} over axis {shown(axis)} of {shown(x)}: each once, and none of no numbers")
+        raise InputError(
+            f"{name} over axis {shown(axis)} of {shown(x)}: each axis is given once, and has at least one "
+            "element"
+        )
     return x
 
 
 def _operation(name: str, x: Any) -> Any:
+    """Applies an operation of a net to a traced value or an array; numbers that are not floats become
+    float64.
+    """
     x = numbers(name, x)
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))

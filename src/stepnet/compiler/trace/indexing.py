@@ -60,8 +60,9 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
     between: list[Any] = entries[first:last]
     if not all(isinstance(item, Array) for item in between):
         raise refuse(
-            "lists, or a list and a single place, on both sides of a slice: NumPy moves what they pick to "
-            "the front; pick along one axis after the other: x[:, [0, 1]][:, :, :, 0]"
+            "an index has lists, or a list and a number, on both sides of a slice, and NumPy would "
+            "move the selected axis to the front; index one axis after the other: x[:, [0, 1]][:, :, "
+            ":, 0]"
         )
     ahead, behind = entries[:first], entries[last:]
     before, after = ([item for item in part if item is not None] for part in (ahead, behind))
@@ -70,7 +71,7 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
         together = np.broadcast_arrays(*between)
     except ValueError:
         sizes = " and ".join(str(indices.shape) for indices in between)
-        raise refuse(f"lists of places of shapes {sizes} cannot be paired") from None
+        raise refuse(f"lists of indices of shapes {sizes} do not broadcast") from None
     places = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
     result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
     result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))

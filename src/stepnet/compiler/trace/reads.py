@@ -32,15 +32,17 @@ from stepnet.compiler.values.once import computed_once
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 BYTES = (bytearray, memoryview, array)
-"""Classes of Python that are compared by their contents."""
+"""Classes of Python's library that are compared by their contents."""
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
-"""Names in code that reads the variables of the environment."""
+"""Names in code that reads environment variables."""
 CLOSED = sys.stdlib_module_names | {"numpy", "torch", "keras", "tensorflow", "jax", "stepnet"}
-"""Packages of which no function is opened, and no object but those of `NAMESPACES` and of rules."""
+"""Packages whose functions are not inspected, and whose objects only if rules or `NAMESPACES` name their
+class.
+"""
 NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
-"""Classes of Python whose objects are opened."""
+"""Classes of Python's library whose objects are inspected."""
 GENERATED = frozenset({"__dict__", "__weakref__", "__annotations__", "__doc__", "__module__", "__slots__"})
-"""Names in a class that Python sets, and that no step reads."""
+"""Attributes of a class that Python sets, and that steps do not read."""
 MISSING = object()
 
 
@@ -48,8 +50,8 @@ MISSING = object()
 class ReadSource:
     """Way to get the parts of a value again, to see whether they changed.
 
-    names: the names of the parts; None for a part that is not inspected. now: returns the parts as they are
-    now.
+    names: the names of the parts; None for a part that is not inspected.
+    now: returns the parts as they are now.
     """
 
     names: tuple[str | None, ...]
@@ -57,7 +59,7 @@ class ReadSource:
 
 
 Rule = Callable[[Any], Sequence[ReadSource] | None]
-"""Where the parts of a framework's own objects come from; None for other objects."""
+"""Returns the sources of the parts of a framework's own objects; None for other objects."""
 
 
 class Same:
@@ -81,7 +83,8 @@ class Reads:
     are equal, and their other objects identical.
 
     values: plain values, arrays and other objects, by the names that the step's author has for them. A value
-    with several names occurs once. seen: the sources of the values, and the parts that each gave.
+        with several names occurs once.
+    seen: the sources of the values, and the parts that each gave.
     """
 
     values: dict[str, Any]
@@ -153,8 +156,9 @@ def no_rule(_: Any) -> None:
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
     """Finds all values that a step reads besides its arguments.
 
-    rule: returns the sources of a framework's objects, and None for other values. name: the step's name, for
-    its attributes. everywhere: sources of values that every step reads.
+    rule: returns the sources of a framework's objects, and None for other values.
+    name: the step's name, for its attributes.
+    everywhere: sources of values that every step reads.
     """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[ReadSource, tuple[Any, ...]]]()
     remaining = [(name, step)]
@@ -202,7 +206,7 @@ def frozen(value: Any) -> Any:
     identity.
     """
     if isinstance(value, float | complex):
-        return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
+        return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
     if isinstance(value, PLAIN):
         return type(value), value
     if value is os.environ:
@@ -260,7 +264,8 @@ def of_mapping(
 ) -> ReadSource:
     """Makes the source of a mapping's items.
 
-    name: returns the name of a key's item. now: returns the mapping, if each thread has another one.
+    name: returns the name of a key's item.
+    now: returns the mapping, if each thread has another one.
     """
     names = [name(key) for key in known]
 

@@ -123,10 +123,12 @@ class TracedStep:
     back where it leaves. Memories stay in their compute dtype from step to step, so that splitting a sequence
     into several calls does not change results.
 
-    body: the net of one step. inputs, memory, statics, params: the structures of the body's inputs, with a
-    `Spec` for each. output: the structure of the outputs. names: the names of the outputs. last: the `Spec`s
-    to which a call rounds the final memories. precision: the precision of the recurrence; None for that of
-    its values.
+    body: the net of one step.
+    inputs, memory, statics, params: the structures of the body's inputs, with a `Spec` for each.
+    output: the structure of the outputs.
+    names: the names of the outputs.
+    last: the `Spec`s to which a call rounds the final memories.
+    precision: the precision of the recurrence; None for that of its values.
     """
 
     body: Net

@@ -366,8 +366,8 @@ def align(builder: Builder, numbers: list[int]) -> None:
     if min(ranks) != max(ranks) and max(ranks) > 0:
         shapes = " and ".join(type_.element for type_ in types if type_.extent != CONST)
         raise refuse(
-            f"values with different numbers of feature axes meet ({shapes}): NumPy would lay features "
-            "against rows; add an axis with x[:, None] where it belongs"
+            f"values with different numbers of feature axes meet ({shapes}): NumPy would pair "
+            "features with rows; add an axis with x[:, None] where it belongs"
         )
     for place, type_ in enumerate(types):
         if type_.extent == CONST and len(type_.shape) > max(ranks):

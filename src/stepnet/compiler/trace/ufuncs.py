@@ -32,8 +32,8 @@ def matmul(left: Any, right: Any) -> Traced:
     b = Traced(builder, lifted(builder, right, (left, right)))
     if a.is_constant and not b.is_constant:
         raise refuse(
-            "a parameter stands left of a step's value, which NumPy on [rows, features] would read "
-            "otherwise; write x @ W, or x @ W.T for what is W @ x on one column"
+            "a parameter is multiplied by a step's value from the left, which NumPy on [rows, "
+            "features] would do over other axes; write x @ W, or x @ W.T for W @ x of one column"
         )
     if not b.is_constant:
         return of_matrices(a, b)

@@ -281,8 +281,9 @@ def whole_numbers(
     """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for other
     values.
 
-    count: the required number of them; None for any. many: this number in words, for the message. Numbers
-    beyond int64, if `most` allows them, become the negative numbers with the same bits.
+    count: the required number of them; None for any.
+    many: this number in words, for the message. Numbers beyond int64, if `most` allows them, become the
+        negative numbers with the same bits.
     """
     array = array_of(given, what)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):

@@ -64,7 +64,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 LLVMLITE = Package("llvmlite", "0.46", along=(("numba", "0.63"),))
-"""Versions before it write pointers with types, which its LLVM reads no more."""
+"""Older versions write pointers with types, which the LLVM of newer ones does not read."""
 
 PACKAGES = (
     Package("numpy", "2.0"),

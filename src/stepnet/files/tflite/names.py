@@ -69,7 +69,7 @@ def operator_name(code: int, custom: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kind:
+class OperatorKind:
     """A recurrent operator.
 
     name: its name.
@@ -136,28 +136,28 @@ ONE_STEP = (ACTIVATION, *CLIPS, ("kernel_type", "b", 0), ASYMMETRIC)
 FULL = {**states("input"), **LSTM, **states("output_state", "cell_state"), **NORMS}
 
 RECURRENT = (
-    Kind("LSTM", FULL, 14, ONE_STEP),
-    Kind("RNN", {**states("input"), **RNN, **states("hidden_state")}, 7, (ACTIVATION, ASYMMETRIC)),
-    Kind(
+    OperatorKind("LSTM", FULL, 14, ONE_STEP),
+    OperatorKind("RNN", {**states("input"), **RNN, **states("hidden_state")}, 7, (ACTIVATION, ASYMMETRIC)),
+    OperatorKind(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
         {**states("input"), **RNN, **states("hidden_state")},
         31,
         (TIME, ACTIVATION, ASYMMETRIC),
     ),
-    Kind(
+    OperatorKind(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         FULL,
         71,
         (ACTIVATION, *CLIPS, TIME, ASYMMETRIC, ("diagonal_recurrent_tensors", "?", False)),
     ),
-    Kind(
+    OperatorKind(
         "BIDIRECTIONAL_SEQUENCE_RNN",
         {**states("input"), **both({**RNN, **states("hidden_state")}, ("input",)), **states("aux_input")},
         70,
         (TIME, ACTIVATION, MERGE, ASYMMETRIC),
         least=12,
     ),
-    Kind(
+    OperatorKind(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
@@ -176,7 +176,7 @@ KINDS = {CODES[kind.name]: kind for kind in RECURRENT}
 VERSIONS = {code: kind.version for code, kind in KINDS.items()}
 
 # The LSTM of five inputs, whose gates lie side by side.
-BASIC = Kind(
+BASIC = OperatorKind(
     "LSTM",
     {
         **states("input", "prev_activation"),

@@ -33,8 +33,8 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
     """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
     equal.
 
-    theirs: the function without the decorators that look for kernels. owner: the class whose method it is, or
-    None for a plain function.
+    theirs: the function without the decorators that look for kernels.
+    owner: the class whose method it is, or None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:
@@ -52,7 +52,7 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
     most = 4 * tolerance("float32", length=SIZES["t"], width=SIZES["k"])
     for number, (x, y) in enumerate(pairs):
         if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
-            return f"result {number} of it is not what stepnet computes from the same numbers"
+            return f"its result {number} differs from stepnet's for the same inputs"
     return None
 
 
@@ -86,7 +86,10 @@ def layer_difference(kind: Any) -> str | None:
     most = 4 * tolerance("float32", length=SIZES["t"], width=config.hidden_size)
     for x, y in zip((theirs, *states), (ours, *before), strict=True):
         if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
-            return "this version of transformers has another one: a token of it is not what stepnet computes"
+            return (
+                "this version of transformers has a different layer: its result for a token differs from "
+                "stepnet's"
+            )
     return None
 
 

@@ -56,7 +56,7 @@ class TokenLayer:
             part = part_of(module, parent)._modules.get(last)
             kind = class_of(part)
             if f"{kind.__module__}.{kind.__qualname__}" != wanted:
-                return f"{name} is a {kind.__module__}.{kind.__qualname__} and no {wanted}"
+                return f"{name} is a {kind.__module__}.{kind.__qualname__}, not a {wanted}"
             if any(part.__dict__[hooks] for hooks in HOOKS) or "forward" in part.__dict__:
                 return f"{name} has hooks or a forward of its own"
         for name in ("", *self.parts):
@@ -226,8 +226,9 @@ def block(mixer: str, file: str, norm: str) -> TokenLayer:
     """Makes the entry of `LAYERS` for a transformers block: a norm, a mixer layer, and the sum with the
     input.
 
-    mixer: the class of the mixer. file: the module of transformers that has both. norm: the class of the
-    norm.
+    mixer: the class of the mixer.
+    file: the module of transformers that has both.
+    norm: the class of the norm.
     """
     inner = MIXERS[mixer]
 

@@ -56,13 +56,13 @@ def seams_of(kind: Any) -> Seams:
         why = f"it overrides the forward of {readers[0].__name__}, and may compute something else"
         return Seams({}, {kind.__name__: why})
     if readers and not is_rebindable(kind.forward):
-        return Seams({}, {kind.__name__: "its forward is wrapped in what stepnet cannot look into"})
+        return Seams({}, {kind.__name__: "its forward is wrapped in a function that stepnet cannot inspect"})
     run, left = dict[str, Seam](), dict[str, str]()
     for name, theirs, seam, owner in [*functions(kind), *methods(kind)]:
         if (why := difference(innermost(theirs), seam, owner)) is None:
             run[name] = seam
         else:
-            left[name] = f"this version of transformers has another one: {why}"
+            left[name] = f"this version of transformers has a different function: {why}"
     left |= {name: why for name, why in LEFT.items() if name in reads(kind.forward)}
     has_tokens = kind.__name__ in LAYERS and kind.__module__.startswith(PACKAGE)
     if has_tokens and (why := layer_difference(kind)) is not None:

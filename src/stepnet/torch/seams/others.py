@@ -8,7 +8,7 @@ from stepnet.torch.seams.steps import linear_recurrence, weighted_mean
 
 torch: Any = pytorch("torch")
 LOWEST = -1e38
-"""The exponent that RWKV begins with where it has seen nothing."""
+"""The exponent of RWKV before the first step."""
 
 
 def rnn_scan(

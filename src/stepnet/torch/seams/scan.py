@@ -30,17 +30,20 @@ Step = Callable[[Any, Any, Any], Any]
 Shape = tuple[int, ...]
 
 LENGTHS = ContextVar[Any]("lengths", default=None)
-"""How many steps each sequence of the running call has; None where no padding follows them."""
+"""Lengths of the sequences of the running call; None if there is no padding after them."""
 ENGINE = ContextVar[Any]("engine", default=AUTO)
-"""What runs calls without gradients."""
+"""The engine that runs calls without gradients."""
 
 
 @dataclass(frozen=True)
 class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
-    inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
-    of memories and parameters. reverse: whether the recurrence runs from the last step to the first.
+    inputs: (name, shape, dtype) in order.
+    memories: the shape of each.
+    params: (name, shape) in order.
+    dtype: of memories and parameters.
+    reverse: whether the recurrence runs from the last step to the first.
     """
 
     step: Step
@@ -167,7 +170,7 @@ def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any
     """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
     rows.
     """
-    single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
+    single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
     if single is None:
         single = Single(scan_of(kind).program, rows)
         single.bind(AUTO)

@@ -19,7 +19,8 @@ from stepnet.compiler.trace.functions import sigmoid, silu, softplus
 class StepSize:
     """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
-    positive: whether softplus makes the sum positive. low, high: the limits.
+    positive: whether softplus makes the sum positive.
+    low, high: the limits.
     """
 
     positive: bool
@@ -158,8 +159,9 @@ class Mamba2Layer:
     """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
     output.
 
-    groups: the number of groups of heads that share B and C. size: the number of features that the norm is
-    over. eps: what the norm adds to the mean square.
+    groups: the number of groups of heads that share B and C.
+    size: the number of features that the norm is over.
+    eps: what the norm adds to the mean square.
     """
 
     groups: int
@@ -193,7 +195,8 @@ class DeltaLayer:
     """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
 
     groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
-    lie next to one another. eps: what the norm adds to the mean square.
+        lie next to one another.
+    eps: what the norm adds to the mean square.
     """
 
     groups: int

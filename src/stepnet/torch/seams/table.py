@@ -12,7 +12,7 @@ from typing import Any
 from stepnet.torch.seams import delta, others, selective, xlstm
 
 PACKAGE = "transformers.models."
-"""Where the files of models are. Files from elsewhere may mean other things by the same names."""
+"""The package with the files of models. In files from elsewhere the same names may mean other things."""
 
 
 def always(*_: Any, **__: Any) -> bool:
@@ -118,14 +118,14 @@ METHODS = {
 """Methods of layers, as class.method."""
 
 WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})
-"""Functions for a whole layer at once, which kernels for other devices have. They give None where there are
-none, and the layer goes on with its parts: so do ours.
+"""Functions for a whole layer at once, from kernels for other devices. Without these kernels they are None,
+and the layer runs its parts one by one; stepnet's replacement is None too.
 """
 
-OWN = "its recurrence is written in its own class, and is no function that stepnet knows"
+OWN = "its recurrence is written inside its class, not as a function that stepnet can replace"
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
-"""Functions that stay PyTorch's, and why."""
+"""Functions that are not replaced, each with the reason."""
 
 STATES = {
     "update_recurrent_state": OWN,
@@ -133,4 +133,6 @@ STATES = {
     "update_ssm_state": OWN,
     "update_conv_state": SLOWER,
 }
-"""Methods of caches, by which a layer is known to run over steps, and why one without a seam is left."""
+"""Methods of caches whose use shows that a layer runs over steps, each with the reason why a layer without a
+seam is not replaced.
+"""

@@ -27,7 +27,7 @@ from stepnet.torch.seams.single import Single
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
 KEPT = "_stepnets_token"
-"""Where a layer keeps what runs its tokens. It is not copied and not pickled."""
+"""Attribute in which a layer keeps its prepared step for tokens. It is neither copied nor pickled."""
 
 
 class Token:
@@ -108,7 +108,7 @@ def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
         return None
     if has_global_hooks():
         return None
-    # It is taken out for this call: several threads may generate.
+    # The step is taken out for this call, as several threads may generate.
     kept: Token | None = module.__dict__.pop(KEPT, None)
     fits = kept is not None and kept.fits(module, states)
     if kept is None or not fits or not kept.follows(states) or x.dtype != kept.dtype:

@@ -16,7 +16,8 @@ from stepnet.torch.seams.steps import MatrixLSTM
 
 torch: Any = pytorch("torch")
 NEAR = 32.0
-"""By how much exponents may differ: float32 holds exp of -87, and half of that leaves room for its digits."""
+"""The largest difference of exponents: float32 holds exp of -87, and half of that leaves room for its digits.
+"""
 
 
 def mlstm(

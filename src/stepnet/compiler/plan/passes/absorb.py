@@ -146,9 +146,11 @@ def unique(numbers: Iterable[int]) -> list[int]:
 class Absorbed:
     """Move of nodes into a recurrence, and the construction of the net after it.
 
-    recurrence: the number of the recurrence. moves: the nodes that move, in order. inner: the builder of the
-    new body. inside: for values of the net, their numbers in the new body. body: the new body, once it is
-    built.
+    recurrence: the number of the recurrence.
+    moves: the nodes that move, in order.
+    inner: the builder of the new body.
+    inside: for values of the net, their numbers in the new body.
+    body: the new body, once it is built.
     """
 
     net: Net

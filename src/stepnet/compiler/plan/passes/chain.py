@@ -28,8 +28,10 @@ from stepnet.compiler.plan.passes.when import known_once
 class ProductChain:
     """Product with a parameter that only other products read: x @ P, or x @ P + c.
 
-    first: the node of x @ P. shift: the node of c; None if there is none. end: the node of the intermediate
-    value: that of x @ P, or of the sum with c. readers: the products that read the intermediate value.
+    first: the node of x @ P.
+    shift: the node of c; None if there is none.
+    end: the node of the intermediate value: that of x @ P, or of the sum with c.
+    readers: the products that read the intermediate value.
     """
 
     first: int

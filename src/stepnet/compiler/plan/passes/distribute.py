@@ -23,7 +23,7 @@ from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.passes.factor import without_axes
 
 LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
-"""The operations that take a matrix linear in a memory to such a one."""
+"""Operations whose result is linear in a memory if their operand, a matrix, is linear in it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 class Distributed:
     """State of the pass `distribute`.
 
-    place: for each node, its copy. terms: for each node that is linear in a matrix, the terms it is the sum
-    of. late: whether each new node needs a memory.
+    place: for each node, its copy.
+    terms: for each node that is linear in a matrix, the terms it is the sum of.
+    late: whether each new node needs a memory.
     """
 
     net: Net

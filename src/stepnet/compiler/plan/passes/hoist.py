@@ -47,7 +47,8 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 class Hoist:
     """The pass `hoist` applied to one recurrence.
 
-    stays: for each node of the body, whether it stays. outward: copies the other nodes into the outer net.
+    stays: for each node of the body, whether it stays.
+    outward: copies the other nodes into the outer net.
     """
 
     recur: Recur

@@ -91,8 +91,9 @@ def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
 class Lift:
     """The pass `lift` applied to one recurrence.
 
-    leaving: the nodes of the body that leave it. outward: copies them into the outer net. results: for each
-    result of the recurrence, whether it was lifted, and its number outside or its new
+    leaving: the nodes of the body that leave it.
+    outward: copies them into the outer net.
+    results: for each result of the recurrence, whether it was lifted, and its number outside or its new
         position.
     """
 

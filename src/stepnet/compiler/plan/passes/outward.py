@@ -20,8 +20,11 @@ from stepnet.compiler.plan.passes.when import is_constant
 class Outward:
     """Copies nodes of a recurrence's body into the outer net.
 
-    builder: the builder of the outer net. body: the body. deep: the outer extent of values per step. fixed:
-    the nodes that are the same at every step. outside: for nodes of the body, their numbers outside so far.
+    builder: the builder of the outer net.
+    body: the body.
+    deep: the outer extent of values per step.
+    fixed: the nodes that are the same at every step.
+    outside: for nodes of the body, their numbers outside so far.
     """
 
     builder: Builder

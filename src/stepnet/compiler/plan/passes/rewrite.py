@@ -46,7 +46,8 @@ def with_constants_outside(
 ) -> int:
     """Rebuilds a recurrence with its constants moved out of the body, as operands; returns its number.
 
-    body: the body of the node, possibly rewritten. constants: the numbers of the constants in it.
+    body: the body of the node, possibly rewritten.
+    constants: the numbers of the constants in it.
     """
     outside = dict(zip(body.inputs, operands, strict=True))
     needed = {operand for number in constants for operand in body.nodes[number].inputs}

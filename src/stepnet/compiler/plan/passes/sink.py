@@ -21,7 +21,8 @@ UNITS, LARGER = 8, 2
 times as large: there it is summed fiber by fiber (`compiler/plan/fibers.py`).
 """
 MUCH_LARGER, LARGE = 8, 1024
-"""For a read-out with fewer units: how many times as large as the result, and how large, the memory must be.
+"""A read-out with fewer units stays in the loop if its memory is more than MUCH_LARGER times as large as its
+result, and has at least LARGE elements.
 """
 
 

@@ -50,8 +50,8 @@ NAMES = {
 class BodyMemory:
     """Memory of a body, as recognition sees it.
 
-    leaf: the memory before the step, as an input of the body. before, after: its values before and after the
-    step, as polynomials.
+    leaf: the memory before the step, as an input of the body.
+    before, after: its values before and after the step, as polynomials.
     """
 
     leaf: Leaf
@@ -63,8 +63,9 @@ class BodyMemory:
 class CellMatch:
     """Known cell that matches the values of a body.
 
-    semantics: the function of the cell. gates: for each gate, the argument of its activation. projection: the
-    coefficient and the matrix of the projection of an LSTM's output; None if there is none.
+    semantics: the function of the cell.
+    gates: for each gate, the argument of its activation.
+    projection: the coefficient and the matrix of the projection of an LSTM's output; None if there is none.
     """
 
     semantics: Semantics
@@ -259,8 +260,9 @@ def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch
 class KnownCell:
     """Row of the table of known cells.
 
-    cell: the name of the cell. memories: the names of its memories, in order. found: the function that
-    matches it; raises `DifferentError`.
+    cell: the name of the cell.
+    memories: the names of its memories, in order.
+    found: the function that matches it; raises `DifferentError`.
     """
 
     cell: str

@@ -88,10 +88,12 @@ RECIPROCAL, SIGMOID = "reciprocal", "sigmoid"
 class Rule:
     """Spelling of an activation in normal form, with the facts needed to find its argument in a value.
 
-    activation: the name of the activation. net: the traced spelling. anchor, slope, shift: the function whose
-    first operand is slope * argument + shift. names: the functions in its terms. is_single: whether it is a
-    single function times a coefficient, `factor`. multiplies: whether the argument is also a factor, so that
-    there is a term for each of the argument's
+    activation: the name of the activation.
+    net: the traced spelling.
+    anchor, slope, shift: the function whose first operand is slope * argument + shift.
+    names: the functions in its terms.
+    is_single: whether it is a single function times a coefficient, `factor`.
+    multiplies: whether the argument is also a factor, so that there is a term for each of the argument's
         terms.
     before: the number of rules of earlier groups.
     """
@@ -126,7 +128,8 @@ class Rule:
 class Algebra:
     """Applies operations to polynomials, and makes each atom once.
 
-    rules: the spellings to be replaced by activations. atoms: the atoms made so far.
+    rules: the spellings to be replaced by activations.
+    atoms: the atoms made so far.
     """
 
     rules: tuple[Rule, ...]

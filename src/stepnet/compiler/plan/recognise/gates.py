@@ -115,9 +115,11 @@ class GateTerm:
 class Sum:
     """Argument of an activation: a sum of products of the input and of the memory h, and of biases.
 
-    clip: the bound to which the argument is clipped; 0 for none. x, h: the terms of the input and of the
-    memory. bias: the bias outside the product with the reset gate. inside: the bias inside the product with
-    the reset gate. peephole: the factor of the memory c.
+    clip: the bound to which the argument is clipped; 0 for none.
+    x, h: the terms of the input and of the memory.
+    bias: the bias outside the product with the reset gate.
+    inside: the bias inside the product with the reset gate.
+    peephole: the factor of the memory c.
     """
 
     clip: float = 0.0
@@ -139,8 +141,9 @@ class Sum:
 def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
     """Sorts the terms of an argument; raises `DifferentError` for a term that no known cell has.
 
-    what: the name of the gate, for the message. h: the memory that is multiplied by matrices. cell: the
-    memory read by peepholes, if any.
+    what: the name of the gate, for the message.
+    h: the memory that is multiplied by matrices.
+    cell: the memory read by peepholes, if any.
     """
     clip, value = unclipped(value)
     peephole = peephole_of(value, cell)

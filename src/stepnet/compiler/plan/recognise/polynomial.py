@@ -39,7 +39,8 @@ class Leaf:
     """Features of one input of the body.
 
     kind: "memory", "sequence", "static" or "parameter"; the last also for constants computed from parameters.
-    number: the node of the input or constant. data: the flat indices of the features in it, as bytes.
+    number: the node of the input or constant.
+    data: the flat indices of the features in it, as bytes.
     """
 
     kind: str
@@ -92,8 +93,10 @@ class Function:
 class Atom:
     """Factor of a term.
 
-    number: its rank in the order of factors. what: the leaf, product or function that it stands for. fixed:
-    whether it depends on parameters only. condition: whether its values are 0 or 1.
+    number: its rank in the order of factors.
+    what: the leaf, product or function that it stands for.
+    fixed: whether it depends on parameters only.
+    condition: whether its values are 0 or 1.
     """
 
     number: int

@@ -27,8 +27,9 @@ Array = np.ndarray
 class Values:
     """Values of a body as polynomials, computed at first use.
 
-    kinds: the kind of each input. joined: the nodes that depend on a concatenation, so that their features
-    may come from several pieces. known: the values computed so far.
+    kinds: the kind of each input.
+    joined: the nodes that depend on a concatenation, so that their features may come from several pieces.
+    known: the values computed so far.
     """
 
     recur: Recur

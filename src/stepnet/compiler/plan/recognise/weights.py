@@ -218,8 +218,9 @@ def arrays_of(
     """Builds the net from the parameters of a body to the arrays of the cell; returns it and the arrays'
     names.
 
-    begins: the first row of each sequence's features, and of the memory h. sizes: the numbers of inputs,
-    outputs and hidden units. projected: whether there is no W.
+    begins: the first row of each sequence's features, and of the memory h.
+    sizes: the numbers of inputs, outputs and hidden units.
+    projected: whether there is no W.
     """
     inputs, outputs, hidden = sizes
     made = WeightsBuilder(recur, hidden)

@@ -23,17 +23,17 @@ from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 
 @dataclass(frozen=True)
 class LlvmEngine:
-    """The engine for one target; the machine's own by default."""
+    """Engine that runs machine code for one processor; by default for the one at hand."""
 
     target: Processor | None = None
     name: str = "llvm"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """The first operation without machine code, as a reason; None if there is none."""
+        """Returns the first operation without machine code, as a reason; None if there is none."""
         return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """The first operation of a plan without machine code, as a reason; None if there is none.
+        """Returns the first operation of a plan without machine code, as a reason; None if there is none.
 
         A plan with compiled code in the cache or on disk is not checked: that would import the modules that
         generate code.
@@ -44,9 +44,7 @@ class LlvmEngine:
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The kernel of a schedule. New plans are compiled in parallel; consecutive parts run as
-        one chain.
-        """
+        """Compiles a schedule. New plans are compiled in parallel; consecutive parts run as one chain."""
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
         for key, made in compiled(missing, self.target or host_target()).items():
@@ -54,11 +52,11 @@ class LlvmEngine:
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """The cell for the recurrence of a plan with a precision, or the reason why there is none."""
+        """Returns the cell for the recurrence of a plan with a precision, or the reason why there is none."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
-        """One plan as machine code; plans that are equal but for their direction are compiled once."""
+        """Compiles one plan; plans that are equal but for their direction are compiled once."""
         target, key = self.target or host_target(), self.key(plan)
         made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
@@ -68,22 +66,22 @@ class LlvmEngine:
         return target_texts()[0] if asked() else None
 
     def load(self, plan: Plan) -> Load:
-        """What the steps of a plan compute and read; the plan is not compiled for it."""
+        """Returns the work and memory traffic of the steps of a plan; the plan is not compiled for it."""
         target, key = self.target or host_target(), self.key(plan)
         known = KEPT.get(key, lambda: stored_plan(key))
         made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
         return made
 
     def machine(self) -> Machine:
-        """The processor at hand, with the vectors of the target."""
+        """The processor at hand, with the vectors that code is generated for."""
         return machine_for((self.target or host_target()).vector_bytes)
 
     def key(self, plan: Plan) -> str:
-        """The cache key of a plan for this target."""
+        """Computes the cache key of a plan for this processor."""
         return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """A value over all rows, computed by NumPy or the contract kernel."""
+        """Computes a value over all rows, by NumPy or the contract kernel."""
         return total(node, list(map(NodeRows, operands)), self.target or host_target())
 
 
@@ -92,14 +90,14 @@ KEPT = CompiledPlans(MOST_BYTES)
 
 @dataclass(frozen=True)
 class LlvmKernel:
-    """The compiled code of a plan, to be bound to parameters."""
+    """Compiled code of a plan, to be bound to parameters."""
 
     plan: Plan
     compiled: CompiledPlan
     target: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
-        """A runner of calls with these parameters, which are packed here."""
+        """Packs the parameters, and returns a runner of calls with them."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)

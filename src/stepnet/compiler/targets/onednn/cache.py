@@ -66,7 +66,7 @@ class Cache(Generic[Value]):
             self.bytes = self.hits = self.misses = self.evictions = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of a key; a missing one is made and added."""
+        """Returns the value of a key; a missing one is made and added."""
         value = self.find(key, whole)
         if value is None:
             value = make()
@@ -74,7 +74,7 @@ class Cache(Generic[Value]):
         return value
 
     def find(self, key: Hashable, pick: Callable[[Value], Part | None]) -> Part | None:
-        """What `pick` returns for the value of a key; None if the key is missing.
+        """Returns what `pick` returns for the value of a key; None if the key is missing.
 
         None counts as a miss.
         """
@@ -90,7 +90,7 @@ class Cache(Generic[Value]):
             return None
 
     def held(self, key: Hashable) -> Value | None:
-        """The value of a key, or None. It counts neither as a use nor as a hit."""
+        """Returns the value of a key, or None. It counts neither as a use nor as a hit."""
         entry = self.values.get(key)
         return None if entry is None else entry[0]
 
@@ -114,5 +114,5 @@ class Cache(Generic[Value]):
 
 
 def whole(value: Value) -> Value:
-    """The value itself."""
+    """Returns the value itself."""
     return value

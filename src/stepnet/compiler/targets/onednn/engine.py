@@ -40,23 +40,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class OneDnnKernel:
-    """The kernel of a recurrence on oneDNN, to be bound to parameters."""
+    """Kernel of a recurrence on oneDNN, to be bound to parameters."""
 
     known: KnownPlan
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """The bound recurrence. The parameters are copied into oneDNN's layout here."""
+        """Copies the parameters into oneDNN's layout, and returns the bound recurrence."""
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """The recurrence, in int8 with the scales of its weights, and the weights."""
+        """Returns the recurrence, in int8 with the scales of its weights, and the weights."""
         known = self.known
         weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
 class BoundRecurrence:
-    """A recurrence bound to its weights."""
+    """Recurrence bound to its weights."""
 
     ends_early = False
 
@@ -70,13 +70,15 @@ class BoundRecurrence:
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call."""
+        """Runs a call, and returns its results."""
         return self.results(padding(call, self.known.cell.recur.reverse), call, call.sequences, call.initial)
 
     def results(
         self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
-        """The results for arrays with the layout of a call. places: the positions of its padded steps."""
+        """Runs the recurrence on arrays with the layout of a call. places: the positions of its padded
+        steps.
+        """
         known = self.known
         x = features(known, sequences, call.positions.total)
         made = ran(
@@ -105,40 +107,39 @@ class BoundRecurrence:
         """Does nothing: primitives and weights are in shared, bounded caches."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Runs single steps of a subset of this call's rows, each as a separate call."""
+        """Prepares single steps of a subset of this call's rows, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """The prepared form of further calls with the same layout; None for calls of the last outputs
-        only.
-        """
+        """Prepares further calls with the same layout; None for calls of the last outputs only."""
         places = padding(call, self.known.cell.recur.reverse)
         if call.last_only:
             return None
 
         def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+            """Runs the prepared call on other arrays."""
             return self.results(places, call, sequences, initial)
 
         return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
-    """The inputs of a recurrence at each step, [total, inputs]: the features of its sequences joined."""
+    """Joins the features of the sequences of a recurrence at each step, [total, inputs]."""
     flat = [laid_flat(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
 def laid_flat(sequence: Array, total: int) -> Array:
-    """A sequence as [total, size]. In frozen calls it may have the shape of the caller's array."""
+    """Reshapes a sequence to [total, size]. In frozen calls it may have the shape of the caller's array."""
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
 def own(arrays: Sequence[Array | None]) -> list[Array]:
-    """The arrays in distinct buffers: an array that occurs twice is copied."""
+    """Copies arrays that occur twice, so that each has a buffer of its own."""
     seen: set[int] = set()
     made: list[Array] = []
     for array in arrays:
@@ -153,12 +154,12 @@ LLVM = LlvmEngine()
 
 @dataclass(frozen=True)
 class OneDnnEngine:
-    """The engine on the library that STEPNET_ONEDNN names, or on the installed one."""
+    """Engine on the library that STEPNET_ONEDNN names, or on the installed one."""
 
     name: str = "onednn"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """The reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
+        """Returns the reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
         parts run.
         """
         if reason := missing():
@@ -176,33 +177,33 @@ class OneDnnEngine:
         return None if known else "there is no recurrence that oneDNN has"
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """The reason why a plan does not run on oneDNN itself; None for a recurrence that does."""
+        """Returns the reason why a plan does not run on oneDNN itself; None for a recurrence that does."""
         made = self.cell(plan)
         return made if isinstance(made, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
+        """Returns oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
         if reason := missing():
             return reason
         made = known_plan(plan)
         return made if isinstance(made, str) else LowPrecisionCell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The kernel of a schedule: its parts run one after the other, on oneDNN or llvm."""
+        """Compiles a schedule: its parts run one after the other, on oneDNN or llvm."""
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """The kernel of a plan: on oneDNN if it has the recurrence, else on llvm."""
+        """Compiles a plan: for oneDNN if it has the recurrence, else for llvm."""
         known = known_plan(plan)
         return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """A total, as the engine llvm computes it."""
+        """Computes a total, as the engine llvm does."""
         return LLVM.total(node, operands)
 
 
 def missing() -> str | None:
-    """The reason why oneDNN is not available; None if it is."""
+    """Returns the reason why oneDNN is not available; None if it is."""
     try:
         library()
     except LibraryError as error:
@@ -211,7 +212,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """All parts of a schedule, including those inside loops."""
+    """Yields all parts of a schedule, including those inside loops."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

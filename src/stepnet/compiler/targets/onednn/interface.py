@@ -92,12 +92,12 @@ OUT = POINTER(c_void_p)
 
 
 def descriptors(count: int) -> tuple[type[c_void_p], ...]:
-    """The argument types of `count` memory descriptors."""
+    """Returns the argument types of `count` memory descriptors."""
     return (OBJECT,) * count
 
 
 def recurrence(count: int) -> dict[str, tuple[object, ...]]:
-    """The argument types of the two functions that describe a recurrence with `count` memories."""
+    """Returns the argument types of the two functions that describe a recurrence with `count` memories."""
     begin = (OUT, OBJECT, c_int, c_int)  # ..., engine, kind of propagation, direction
     return {
         "forward": (*begin, *descriptors(count), c_uint, OBJECT),
@@ -106,7 +106,9 @@ def recurrence(count: int) -> dict[str, tuple[object, ...]]:
 
 
 def vanilla(count: int) -> dict[str, tuple[object, ...]]:
-    """`recurrence` with an activation before the direction, and its two parameters after the flags."""
+    """Returns the argument types of `recurrence`, with an activation before the direction, and two parameters
+    of it.
+    """
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {
         "forward": (*begin, *descriptors(count), c_uint, c_float, c_float, OBJECT),

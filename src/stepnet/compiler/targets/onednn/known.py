@@ -33,7 +33,7 @@ NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
 
 
 def refusal(semantics: Semantics) -> str | None:
-    """The reason why oneDNN has no cell with these semantics; None if it has one."""
+    """Returns the reason why oneDNN has no cell with these semantics; None if it has one."""
     cell = semantics.cell
     if any(getattr(semantics, name) != none for name, none in NONE.items()):
         return "oneDNN's cells do not clip"
@@ -50,8 +50,10 @@ def refusal(semantics: Semantics) -> str | None:
 def recurrence_of(
     semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
 ) -> OneDnnRecurrence:
-    """oneDNN's recurrence for a cell. names: the names of its arrays. projected: the size of h after a
-    projection.
+    """Makes oneDNN's recurrence for a cell.
+
+    names: the names of its arrays.
+    projected: the size of h after a projection.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
@@ -68,7 +70,7 @@ def recurrence_of(
 
 @dataclass(frozen=True)
 class ArrayTerm:
-    """A term of a gate in an array of oneDNN: the cell's array name[..., gate, :], times sign."""
+    """Term of a gate in an array of oneDNN: the cell's array name[..., gate, :], times sign."""
 
     name: str
     gate: int
@@ -82,7 +84,7 @@ WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
 
 
 def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Rows]:
-    """The terms of oneDNN's weights and bias, gate by gate."""
+    """Lists the terms of oneDNN's weights and bias, gate by gate."""
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
     signs = [1.0] * len(order)
@@ -91,6 +93,7 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
     pairs = list(zip(order, signs, strict=True))
 
     def rows(*names: str) -> Rows:
+        """Makes the terms of one array from the cell's arrays of these names."""
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
@@ -102,7 +105,7 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
 def arranged(
     recurrence: OneDnnRecurrence, semantics: Semantics, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """oneDNN's arrays by name, made of those of a cell: W, R, b, d, p and P, as far as it has them."""
+    """Makes oneDNN's arrays, by name, from those of a cell: W, R, b, d, p and P, as far as it has them."""
     gates = len(GATES[semantics.cell])
     by_gate = {
         name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
@@ -120,7 +123,7 @@ def arranged(
 
 
 def split_gates(array: Array, gates: int) -> Array:
-    """[..., gates * hidden] as [..., gates, hidden]."""
+    """Reshapes [..., gates * hidden] to [..., gates, hidden]."""
     return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
 
 
@@ -147,7 +150,7 @@ class KnownPlan:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """oneDNN's weights by name, in its layout, computed from the parameters of the plan."""
+        """Computes oneDNN's weights by name, in its layout, from the parameters of the plan."""
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(
@@ -162,7 +165,7 @@ class KnownPlan:
 
 
 def known_plan(plan: Plan) -> KnownPlan | str:
-    """The recurrence of oneDNN that computes a plan; or the reason why there is none, as a text."""
+    """Finds the recurrence of oneDNN that computes a plan; returns the reason, as text, if there is none."""
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(numbers) != 1:

@@ -53,7 +53,7 @@ FORKED: list[bool] = []
 
 @dataclass(frozen=True, eq=False)
 class OneDnnLibrary:
-    """A loaded library, its version, and its engine for the processor.
+    """Loaded library of oneDNN, its version, and its engine for the processor.
 
     path: the path of the file.
     functions: the loaded functions.
@@ -74,8 +74,9 @@ class OneDnnLibrary:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls a function. If it fails, raises `RefusedError` for a missing implementation, else
-        `LibraryError`.
+        """Calls a function of the library.
+
+        Raises `RefusedError` for a missing implementation, and `LibraryError` for any other failure.
 
         asked: a description of the request, for the message.
         """
@@ -84,7 +85,7 @@ class OneDnnLibrary:
             raise failure(self, name, status, asked)
 
     def lacks(self, dtype: str) -> str | None:
-        """The reason why recurrences in this dtype do not run on this processor; None if they do."""
+        """Returns the reason why recurrences in this dtype do not run on this processor; None if they do."""
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
@@ -110,7 +111,7 @@ class OneDnnLibrary:
 
 
 def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> LibraryError | RefusedError:
-    """The exception for a status that is not success."""
+    """Makes the exception for a status that is not success."""
     said = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
     what = f"{name}, asked for {asked}" if asked else name
     kind = RefusedError if status == UNIMPLEMENTED else LibraryError
@@ -118,7 +119,8 @@ def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> Libra
 
 
 def library(path: str | None = None) -> OneDnnLibrary:
-    """The library at a path; by default the one that STEPNET_ONEDNN names, or else the installed one.
+    """Loads the library at a path; by default the one that STEPNET_ONEDNN names, or else the installed
+    one.
 
     Raises:
         LibraryError: If there is no usable library, with the reason.
@@ -130,14 +132,14 @@ def library(path: str | None = None) -> OneDnnLibrary:
 
 @cache
 def loaded(path: str) -> OneDnnLibrary:
-    """The library at a path, loaded once; "" for the installed one."""
+    """Loads the library at a path, once; "" for the installed one."""
     for candidate in (path,) if path else candidates():
         return opened(candidate)
     raise LibraryError(MISSING)
 
 
 def after_fork() -> None:
-    """Remembers in a forked process that a library was loaded before."""
+    """Notes, in a forked process, that a library was loaded before."""
     if loaded.cache_info().currsize:
         FORKED.append(True)
 
@@ -147,7 +149,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def candidates() -> Iterator[str]:
-    """The paths of installed libraries: the wheel's, and that of the environment."""
+    """Yields the paths of installed libraries: the wheel's, and that of the environment."""
     name = NAMES.get(sys.platform, NAMES["linux"])
     try:
         files = distribution(WHEEL).files or ()
@@ -160,7 +162,7 @@ def candidates() -> Iterator[str]:
 
 
 def opened(path: str) -> OneDnnLibrary:
-    """The library at a path, with its functions declared and its constants checked."""
+    """Opens the library at a path, declares its functions and checks its constants."""
     try:
         functions = ctypes.CDLL(path)
     except OSError as error:
@@ -211,13 +213,13 @@ def check_descriptors(made: OneDnnLibrary) -> None:
             made.functions.dnnl_memory_desc_destroy(described)
             if not same:
                 raise LibraryError(
-                    f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not "
-                    "those of versions 3.2 to 3.7"
+                    f"{made} interprets the description {dtype}{list(dims)} differently: its "
+                    "constants are not those of versions 3.2 to 3.7"
                 )
 
 
 def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
-    """The handle of a new memory descriptor, which the caller destroys."""
+    """Makes a memory descriptor, which the caller destroys; returns its handle."""
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
     library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
@@ -226,7 +228,7 @@ def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, 
 
 @cache
 def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
-    """The library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
+    """Returns the library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
 
     The instruction set alone does not tell: versions differ in the dtypes that they implement with it.
     """

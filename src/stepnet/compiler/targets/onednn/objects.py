@@ -36,7 +36,7 @@ ALIGNMENT = 64
 
 
 class Owned:
-    """An owned object of oneDNN. It is destroyed when this object is garbage-collected. handle: its
+    """Owned object of oneDNN, which is destroyed when this object is garbage-collected. handle: its
     handle.
     """
 
@@ -48,14 +48,14 @@ class Owned:
 
     @classmethod
     def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
-        """The object that a function returns through its first argument."""
+        """Makes the object that a function returns through its first argument."""
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
 
 
 def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
-    """A memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
+    """Makes a memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
     tag = tag or "abcde"[: len(dims)]
     return Owned.made(
         library,
@@ -70,7 +70,9 @@ def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str 
 
 
 def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
-    """The attributes of a primitive: its quantization, and whether the caller allocates its scratchpad."""
+    """Makes the attributes of a primitive: its quantization, and whether the caller allocates its
+    scratchpad.
+    """
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
         library.call("dnnl_primitive_attr_set_scratchpad_mode", made.handle, USER_SCRATCHPAD)
@@ -106,10 +108,10 @@ class Described(Owned):
         return numbers[0], numbers[1], numbers[2]
 
     def wanted(self, name: str) -> int:
-        """The handle of the memory descriptor that the primitive expects for an argument. The primitive
-        descriptor owns it.
+        """Returns the handle of the memory descriptor that the primitive expects for an argument.
 
-        name: a key of ARGUMENTS, with the prefix "diff_" for its gradient.
+        The primitive descriptor owns the handle. name: a key of ARGUMENTS, with the prefix "diff_" for its
+        gradient.
         """
         query = self.library.functions.dnnl_primitive_desc_query_md
         special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)
@@ -118,18 +120,18 @@ class Described(Owned):
         return query(self.handle, QUERY_ARGUMENT, number_of(name))
 
     def size(self, name: str) -> int:
-        """The bytes of an argument; 0 if the primitive does not have it."""
+        """Returns the bytes of an argument; 0 if the primitive does not have it."""
         wanted = self.wanted(name)
         return self.library.functions.dnnl_memory_desc_get_size(wanted) if wanted else 0
 
 
 def number_of(name: str) -> int:
-    """The number of an argument."""
+    """Returns oneDNN's number of an argument, by its name."""
     return DIFF + ARGUMENTS[name[5:]] if name.startswith("diff_") else ARGUMENTS[name]
 
 
 def aligned(size: int) -> Array:
-    """An array of `size` zero bytes, aligned to 64 bytes."""
+    """Makes an array of `size` zero bytes, aligned to 64 bytes."""
     whole = np.zeros(size + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return whole[first : first + size]
@@ -142,7 +144,7 @@ class MemoryObject(Owned):
 
     @classmethod
     def over(cls, library: OneDnnLibrary, description: "Owned | int", array: Array) -> "MemoryObject":
-        """A memory with this descriptor, over the buffer of an array."""
+        """Makes a memory with this descriptor, over the buffer of an array."""
         handle = description.handle if isinstance(description, Owned) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -157,7 +159,7 @@ class MemoryObject(Owned):
 
 
 class Primitive:
-    """A compiled primitive with the memories of its arguments. Only one thread at a time may run it."""
+    """Compiled primitive with the memories of its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: Described) -> None:
         library = description.library
@@ -189,7 +191,7 @@ class Primitive:
 
 
 def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: Owned | None) -> MemoryObject:
-    """A copy of an array in the format of a memory descriptor, quantized according to the attributes."""
+    """Copies an array into the format of a memory descriptor, quantized according to the attributes."""
     plain = described(library, source.shape, source.dtype.name)
     wanted = Described.made(
         library,

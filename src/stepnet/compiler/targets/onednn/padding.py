@@ -19,7 +19,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """The padded layout of a call.
+    """Padded layout of a call.
 
     steps, rows: the sizes of the padded array.
     target: for each step, sequence by sequence, its row in the flat padded array [steps * rows].
@@ -43,7 +43,7 @@ class Padding:
 
     @property
     def even(self) -> bool:
-        """Whether all sequences are equally long."""
+        """Tells whether all sequences are equally long."""
         return self.empty is None and len(self.ends) < 2
 
     @property
@@ -52,17 +52,17 @@ class Padding:
         return sum(array.nbytes for array in (self.target, self.last, self.lengths))
 
     def picked(self, values: Array) -> Array:
-        """The steps of all sequences, contiguous and in order, from an array in the caller's layout."""
+        """Takes the steps of all sequences, contiguous and in order, from an array in the caller's layout."""
         return values if self.source is None else values[self.source]
 
     def padded(self, values: Array) -> Array:
-        """The caller's values [total, ...] as [steps, rows, ...], with zeros as padding."""
+        """Pads the caller's values [total, ...] with zeros to [steps, rows, ...]."""
         padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
         padded[self.target] = self.picked(values)
         return padded.reshape(self.steps, self.rows, *values.shape[1:])
 
     def placed(self, flat: Array, total: int) -> Array:
-        """Values [steps * rows, ...] in the caller's layout, as float32, with zeros in gaps."""
+        """Puts values [steps * rows, ...] into the caller's layout, as float32, with zeros in gaps."""
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:
             return steps
@@ -72,7 +72,7 @@ class Padding:
 
 
 def padding(call: Call, reverse: bool) -> Padding:
-    """The padding of a call, cached for calls with the same layout."""
+    """Returns the padding of a call, cached for calls with the same layout."""
     positions = call.positions
     steps = None if positions.steps is None else positions.steps.tobytes()
     key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)
@@ -80,16 +80,17 @@ def padding(call: Call, reverse: bool) -> Padding:
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
-    """The padding of sequences that lie end to end, cached."""
+    """Returns the padding of sequences that lie end to end, cached."""
 
     def packed() -> Padding:
+        """Makes the padding."""
         return padding_for(Positions.end_to_end(offsets), reverse)
 
     return PADDINGS.get((offsets.tobytes(), reverse), packed)
 
 
 def padding_for(positions: Positions, reverse: bool) -> Padding:
-    """A new padding of sequences at these positions."""
+    """Makes the padding of sequences at these positions."""
     lengths = positions.lengths
     steps, rows = int(lengths.max(initial=0)), len(lengths)
     first = steps - lengths if reverse else np.zeros_like(lengths)

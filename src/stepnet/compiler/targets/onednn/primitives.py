@@ -50,7 +50,8 @@ def description(
     rows: int,
     forward: Described | None = None,
 ) -> Described:
-    """The primitive descriptor of a recurrence; given that of the forward pass, the one of its gradient.
+    """Makes the primitive descriptor of a recurrence; given that of the forward pass, the one of its
+    gradient.
 
     Raises `RefusedError` if the library does not support it.
     """
@@ -91,7 +92,7 @@ def description(
 def wanted_by(
     library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, way: str, steps: int, rows: int
 ) -> Owned | None:
-    """The memory descriptor to request for an argument; None if the recurrence does not have it."""
+    """Makes the memory descriptor to request for an argument; None if the recurrence does not have it."""
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
     dtype = "float32" if way else recurrence.dtype_of(slot)
@@ -101,7 +102,7 @@ def wanted_by(
 
 
 class PrimitiveRun:
-    """A primitive and the buffers of its arguments, for one thread.
+    """Primitive and the buffers of its arguments, for one thread.
 
     A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
     """
@@ -145,7 +146,7 @@ class PrimitiveRun:
         self.memories[name] = MemoryObject.over(self.library, wanted, aligned(size))
 
     def view(self, name: str) -> Array:
-        """The numbers of an argument as an array of its shape."""
+        """Returns the numbers of an argument as an array of its shape."""
         if name not in self.views:
             slot = name.removeprefix("diff_")
             dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
@@ -155,7 +156,7 @@ class PrimitiveRun:
         return self.views[name]
 
     def flat(self, name: str) -> Array:
-        """The numbers of an argument with steps, as [steps * rows, ...]."""
+        """Returns the numbers of an argument with steps, as [steps * rows, ...]."""
         view = self.view(name)
         return view.reshape(-1, view.shape[-1])
 
@@ -206,7 +207,7 @@ class PackedWeights:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: PrimitiveRun) -> bool:
-        """Whether a primitive expects the same formats."""
+        """Tells whether a primitive expects the same formats."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
 
@@ -221,7 +222,7 @@ SERIAL = count()
 
 @dataclass(frozen=True, eq=False)
 class RecurrenceWeights:
-    """The weights of a recurrence.
+    """Weights of a recurrence.
 
     arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
     serial: a number that identifies these weights in caches.
@@ -232,7 +233,9 @@ class RecurrenceWeights:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, arrays: Mapping[str, Array]) -> "RecurrenceWeights":
-        """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
+        """Copies the weights of a recurrence; a missing bias is zeros. Raises `InputError` for other
+        shapes.
+        """
         made: dict[str, Array] = {}
         for name in recurrence.weights:
             shape = recurrence.shape(name, 0, 0)

@@ -18,7 +18,7 @@ GIVEN: Slots = ("dst_layer", "dst_iter")
 
 @dataclass(frozen=True)
 class CellKind:
-    """A kind of recurrence.
+    """Kind of recurrence that oneDNN has.
 
     function: its name in the names of oneDNN's functions.
     number: its `dnnl_alg_kind_t`.
@@ -43,12 +43,12 @@ class CellKind:
 
     @property
     def has_cell(self) -> bool:
-        """Whether it has a memory c in addition to h."""
+        """Tells whether it has a memory c in addition to h."""
         return "src_iter_c" in self.slots
 
     @property
     def has_attention(self) -> bool:
-        """Whether each step has an attention score, which scales the update gate."""
+        """Tells whether each step has an attention score, which scales the update gate."""
         return "attention" in self.slots
 
     @property
@@ -107,7 +107,7 @@ QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int
 
 @dataclass(frozen=True)
 class OneDnnRecurrence:
-    """A recurrence, without the values of its parameters and the sizes of a call.
+    """Recurrence of oneDNN, without the values of its parameters and the sizes of a call.
 
     Attributes:
         cell: A name in `CELLS`.
@@ -154,7 +154,7 @@ class OneDnnRecurrence:
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
-        """The shape of a memory argument, with oneDNN's axes: time, batch; layer, direction, gate."""
+        """Returns the shape of a memory argument, with oneDNN's axes: time, batch; layer, direction, gate."""
         gates = len(self.row.gates)
         return {
             "src_layer": (steps, rows, self.inputs),
@@ -172,13 +172,13 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """The dtype of a memory."""
+        """Returns the dtype of a memory argument."""
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
 
     def refuse(self, library: OneDnnLibrary) -> str | None:
-        """The reason why the library cannot run this recurrence; None if it can."""
+        """Returns the reason why the library cannot run this recurrence; None if it can."""
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:
@@ -199,13 +199,13 @@ class OneDnnRecurrence:
         return library.lacks(self.dtype)
 
     def refuse_gradient(self, library: OneDnnLibrary) -> str | None:
-        """The reason why the library cannot compute its gradient; None if it can."""
+        """Returns the reason why the library cannot compute its gradient; None if it can."""
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "OneDnnRecurrence":
-        """This recurrence in a precision of the net. For int8 the scales of weights are not set yet."""
+        """Makes this recurrence in a precision of the net. For int8 the scales of weights are not set yet."""
         if precision is None:
             return self
         scale, calibration = precision.scale, None
@@ -214,7 +214,7 @@ class OneDnnRecurrence:
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
-        """This recurrence with the scales of these weights, if it is calibrated."""
+        """Makes this recurrence with the scales of these weights, if it is calibrated."""
         if self.calibration is None:
             return self
         scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)

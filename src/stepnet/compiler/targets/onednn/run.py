@@ -23,7 +23,7 @@ LIMITS = local()
 
 @dataclass(frozen=True)
 class Ran:
-    """The results of a recurrence.
+    """Results of a recurrence.
 
     outputs: the output of each step in the caller's layout, [total, output].
     h: the final memory h of each sequence, [rows, output].
@@ -39,7 +39,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Start:
-    """The initial memories of a run.
+    """Initial memories of a run.
 
     recurrence: the recurrence.
     states: an array by name of the primitive's argument; None for zeros.
@@ -50,7 +50,7 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
-        """The initial memories from h, and from c if there is one. Missing ones are zeros."""
+        """Makes the initial memories from h, and from c if there is one. Missing ones are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
@@ -60,7 +60,7 @@ class Start:
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """A memory as a new array."""
+        """Returns a memory as a new array."""
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -86,7 +86,9 @@ def run_of(
     rows: int,
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
-    """The cached primitive for a number of steps and rows, for this Python thread, with its weights set."""
+    """Returns the cached primitive for a number of steps and rows, for this Python thread, with its weights
+    set.
+    """
     library.check_process()
     count = threads()
     limit_threads(library, count)
@@ -109,7 +111,7 @@ def ran(
     last_c: bool = False,
     all_c: bool = False,
 ) -> Ran:
-    """The results of a recurrence over sequences, float32.
+    """Runs a recurrence over sequences, float32, and returns its results.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
     initial: h and c, [rows, ...] each; None for zeros.
@@ -136,7 +138,7 @@ def ran(
 def executed(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
-    """The outputs of a primitive, in the caller's layout and padded [steps * rows, output].
+    """Runs a primitive; returns its outputs in the caller's layout, and padded [steps * rows, output].
 
     read: the arguments that have steps, in the caller's layout.
     """
@@ -155,19 +157,19 @@ def executed(
 
 
 def is_readable(values: Array) -> bool:
-    """Whether a primitive in float32 can read an array in place."""
+    """Tells whether a primitive in float32 can read an array in place."""
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
 def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """The values of an argument, quantized if the primitive reads int8."""
+    """Returns the values of an argument, quantized if the primitive reads int8."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """The final memory h of each sequence: its last output; for an empty one its initial memory."""
+    """Returns the final memory h of each sequence: its last output; for an empty one its initial memory."""
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
@@ -183,7 +185,8 @@ def in_pieces(
     start: Start,
     all_c: bool,
 ) -> Ran:
-    """The results with c, which a primitive returns only at its last step.
+    """Runs a recurrence piece by piece, for results with c, which a primitive returns only at its last
+    step.
 
     The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
     each step, each step is a piece.

@@ -40,23 +40,26 @@ from stepnet.compiler.values.once import computed_once
 Array = np.ndarray
 
 BIG = 2.0**100
-"""Larger than all else that a gate is given, and so far from the largest number that sums stay finite."""
+"""The weight with which the padding feature opens or closes a gate: larger than all other terms of the gate,
+and small enough that sums stay finite.
+"""
 SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
-"""For the cells that need it, what the feature does to each gate."""
+"""For each cell that needs the padding feature, the sign of its weight for each gate."""
 
 
 def padding_matters(recurrence: OneDnnRecurrence) -> bool:
-    """Whether padding would change what a recurrence gives, or the gradients of its weights."""
+    """Tells whether padding would change the results of a recurrence, or the gradients of its weights."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
 def with_padding_feature(
     recurrence: OneDnnRecurrence, weights: RecurrenceWeights
 ) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-    """The recurrence and its weights with the additional feature, which is the last input."""
+    """Adds an input feature that is 1 on padding, the last one, to a recurrence and its weights."""
     signs = SIGNS[recurrence.cell]
 
     def widened() -> RecurrenceWeights:
+        """Makes the weights with a row for the feature, which opens or closes gates."""
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -80,9 +83,11 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 
 @dataclass(frozen=True)
 class RecurrenceGradients:
-    """The gradients of a recurrence.
+    """Gradients of a recurrence.
 
-    x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
+    x: [total, inputs].
+    h, c: of the memories before the first step, [rows, ...].
+    weights: by oneDNN's names.
     """
 
     x: Array
@@ -93,9 +98,10 @@ class RecurrenceGradients:
 
 @dataclass(frozen=True)
 class Training:
-    """A recurrence with its weights, over the sequences of a call, run for gradients.
+    """Recurrence with its weights, over the sequences of a call, run for gradients.
 
-    x: [total, inputs]. initial: h and c before the first step; None for zeros.
+    x: [total, inputs].
+    initial: h and c before the first step; None for zeros.
     """
 
     library: OneDnnLibrary
@@ -119,7 +125,7 @@ class Training:
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """The results, and the residuals for gradients."""
+        """Runs the forward pass; returns its results, and the residuals for gradients."""
         places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
@@ -135,8 +141,8 @@ class Training:
         return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes the inputs and initial memories to the arguments of the forward primitive, which
-        are zeros.
+        """Writes the inputs and initial memories to the arguments of the forward primitive, which are
+        zeros.
         """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
@@ -148,7 +154,7 @@ class Training:
     def backward(
         self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> RecurrenceGradients:
-        """The gradients for cotangents of the outputs [total, output], and of the final h and c.
+        """Computes the gradients for cotangents of the outputs [total, output], and of the final h and c.
 
         outputs, h, c: the cotangents; None for zeros.
         residuals: those of `forward` with the same arguments.
@@ -190,10 +196,11 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def handed_on(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
-        """The gradients if all sequences are empty: the cotangents of final memories pass through."""
+        """Returns the gradients if all sequences are empty: the cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
+            """Returns the gradient of one initial memory."""
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
@@ -207,7 +214,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Primitives:
-    """The primitives of both passes for a number of steps and rows, for this Python thread."""
+    """Primitives of both passes for a number of steps and rows, for this Python thread."""
 
     library: OneDnnLibrary
     recurrence: OneDnnRecurrence
@@ -234,7 +241,7 @@ class Primitives:
         return self.library, self.recurrence, self.steps, self.rows
 
     def residuals(self) -> Arguments:
-        """New arrays of zeros, by name, for the arguments that the backward pass reads."""
+        """Allocates arrays of zeros, by name, for the arguments that the backward pass reads."""
         made: Arguments = {}
         for slot in READ_BACK:
             if slot not in self.forward.memories:
@@ -249,18 +256,18 @@ class Primitives:
 
 
 def flat(padded: Array) -> Array:
-    """[steps, rows, features] as [steps * rows, features]."""
+    """Reshapes [steps, rows, features] to [steps * rows, features]."""
     return padded.reshape(-1, padded.shape[-1])
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A forward pass: its results, and the residuals for its gradients."""
+    """Forward pass: its results, and the residuals for its gradients."""
 
     training: Training
     made: Ran
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:
-        """The gradients; see `Training.backward`."""
+        """Computes the gradients; see `Training.backward`."""
         return self.training.backward(self.residuals, outputs, h, c)

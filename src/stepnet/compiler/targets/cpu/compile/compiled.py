@@ -26,7 +26,7 @@ OVERHEAD = 64 * 2**10
 
 @dataclass(frozen=True)
 class Layout:
-    """The interface of a plan's machine code: what a caller needs to lay out arguments and memory.
+    """Interface of a plan's machine code: all that a caller needs to lay out arguments and memory.
 
     needs: the arrays that the work after the loop reads.
     memories: for each memory, the source of its initial value, the word of its final values (below 0 for
@@ -57,7 +57,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """The object code of a plan and its layout, as data that can be stored and read by other processes."""
+    """Object code of a plan and its layout, as data that can be stored and read by other processes."""
 
     code: ObjectCode
     layout: Layout
@@ -65,7 +65,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class CompiledPlan(Layout):
-    """The machine code of a plan, loaded.
+    """Machine code of a plan, loaded into memory.
 
     run: runs the lanes of a call.
     sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
@@ -79,7 +79,7 @@ class CompiledPlan(Layout):
 
     @classmethod
     def of(cls, generated: Generated) -> "CompiledPlan":
-        """The generated code, loaded into memory."""
+        """Loads generated code into memory."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
@@ -109,7 +109,7 @@ Made = TypeVar("Made", CompiledPlan, CompiledPlan | None)
 
 
 class CompiledPlans:
-    """A least-recently-used cache of compiled plans, bounded by bytes.
+    """Least-recently-used cache of compiled plans, bounded by bytes.
 
     There is no lock: two threads may compile the same plan at the same time, and one of the results is kept.
     """
@@ -119,7 +119,7 @@ class CompiledPlans:
         self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """The entry of a key. A missing one is made and added, unless `make` returns None."""
+        """Returns the entry of a key. A missing one is made and added, unless `make` returns None."""
         entry = self.entries.pop(key, None) or make()
         if entry is not None:
             self.put(key, entry)

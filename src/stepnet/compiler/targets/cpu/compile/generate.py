@@ -19,7 +19,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def written(program: Lowered, target: Processor) -> ir.Module:
-    """The module of a lowered plan for a target."""
+    """Generates the LLVM module of a lowered plan for a processor."""
     module = ir.Module("stepnet")
     module.triple = ""
     write_functions(module, program, target)
@@ -27,7 +27,7 @@ def written(program: Lowered, target: Processor) -> ir.Module:
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:
-    """The interface of the machine code of a plan."""
+    """Describes the interface of the machine code of a plan."""
     return Layout(
         Needs.of(plan),
         program.program.memories,
@@ -46,7 +46,7 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 def write_functions(
     module: ir.Module, program: Lowered, target: Processor, prefix: str = ""
 ) -> tuple[str, ...]:
-    """The names of the functions written for a plan, without the prefix that they have in the module.
+    """Writes the functions of a plan; returns their names, without the prefix that they have in the module.
 
     run: runs the lanes of a call. sequences, ended: compute values once per sequence, ahead of the loop and
     after it.
@@ -71,9 +71,11 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     code = Code(function.append_basic_block("entry"), target)
 
     def word(place: int) -> ir.Value:
+        """Reads an argument word."""
         return code.read(I64, code.at(function.args[0], 8 * place), 8)
 
     def pointer(name: str) -> ir.Value:
+        """Reads an argument word as a pointer."""
         return code.inttoptr(word(WORDS.index(name)), POINTER)
 
     strides = program.program.strides
@@ -82,6 +84,9 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     rows = StageRows({"sequence": records}, strides, count)
 
     def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
+        """Writes copies between arrays of the call and fields of a row; out: from the fields to the
+        arrays.
+        """
         arrays = [
             (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
             for place, field in places

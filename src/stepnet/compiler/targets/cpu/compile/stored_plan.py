@@ -47,15 +47,15 @@ PLAN = Serializer(
 
 
 def stored_plan(key: str) -> CompiledPlan | None:
-    """The machine code of the plan with this key, read from disk; None if it is not stored."""
+    """Reads the machine code of the plan with this key from disk; None if it is not stored."""
     made: Generated | None = read("plan", PLAN, (key,))
     return None if made is None else CompiledPlan.of(made)
 
 
 def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
-    """The machine code of plans by key. Missing plans are compiled together and stored on disk.
+    """Returns the machine code of plans by key. Missing plans are compiled together and stored on disk.
 
-    plans: by their cache keys, which include the target.
+    plans: by their cache keys, which include the processor.
     """
     known = {key: made for key in plans if (made := stored_plan(key)) is not None}
     missing = [key for key in plans if key not in known]
@@ -71,8 +71,10 @@ def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, Compiled
 
 
 class Writing:
-    """The modules of new plans and of the kernels that they need, in an order that keeps LLVM busy from the
-    start: the handover of work to threads, which depends on no plan; the packing of parameters; the plans.
+    """Generator of the LLVM modules of new plans and of the kernels that they need.
+
+    Their order keeps LLVM busy from the start: first the handover of work to threads, which depends on no
+    plan; then the packing of parameters; then the plans.
     """
 
     def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
@@ -81,7 +83,7 @@ class Writing:
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """The kernels that calls of the plans will need. Iterating over them lowers the plans."""
+        """Yields the kernels that calls of the plans will need. Iterating over them lowers the plans."""
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target
         generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
@@ -98,7 +100,7 @@ class Writing:
             yield "products.pack", self.target, *options
 
     def modules(self) -> Iterator[Any]:
-        """The modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
+        """Yields the modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

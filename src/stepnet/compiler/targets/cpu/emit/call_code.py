@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks
 
 
 class CallCode:
-    """The function `run(words)` under construction, with the registers that all parts of its code read."""
+    """Function `run(words)` under construction, with the registers that all parts of its code read."""
 
     def __init__(self, code: Code, program: CallLoops) -> None:
         self.code = code
@@ -55,7 +55,7 @@ class CallCode:
         self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
 
     def word_at(self, place: int) -> ir.Value:
-        """The argument word at an index."""
+        """Writes a load of the argument word at an index."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
@@ -67,19 +67,19 @@ class CallCode:
     # ---- words and tables
 
     def read(self, table: str, index: ir.Value) -> ir.Value:
-        """The entry of a table at an index."""
+        """Writes a load of the entry of a table at an index."""
         return self.code.read_number(self.table[table], index)
 
     def progress(self, name: str) -> ir.Value:
-        """The value of a word of the call's progress."""
+        """Writes a load of a word of the call's progress."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def set_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of the call's progress."""
+        """Writes a store of a word of the call's progress."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def publish_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of the call's progress with release semantics: a thread that reads it sees all earlier
+        """Writes a store of a word of the call's progress after which other threads see all earlier
         stores.
         """
         code = self.code
@@ -89,7 +89,7 @@ class CallCode:
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
-        """The rows `base` to `base + count` - 1 of the block. others: the pointers to other
+        """Addresses the rows `base` to `base + count` - 1 of the block. others: the pointers to other
         records, by name.
         """
         code, strides = self.code, self.program.strides
@@ -106,7 +106,7 @@ class CallCode:
         return StageRows({"block": block, **others}, strides, count, outside)
 
     def stage(self, net: Net, rows: StageRows, *, shares_units: bool = False) -> StageCode:
-        """The context of the loops of a stage with these rows."""
+        """Makes the context for writing the loops of a stage with these rows."""
         constants, status = self.pointer["constants"], self.pointer["status"]
         thread, width = self.word["thread"], self.program.width
         return StageCode(
@@ -114,13 +114,13 @@ class CallCode:
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """The pointer to a field of the block's record."""
+        """Computes the pointer to a field of the block's record."""
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """The pointer to the value of a source for a sequence."""
+        """Computes the pointer to the value of a source for a sequence."""
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
@@ -130,8 +130,8 @@ class CallCode:
     # ---- threads and time
 
     def ticks(self) -> ir.Value:
-        """The time in ticks of the system clock if the call may pause or shares its steps among threads; else
-        0.
+        """Writes a read of the system clock, in ticks, if the call may pause or shares its steps among
+        threads; else 0.
         """
         code = self.code
         code.store(code.number(0), self.time_cell)
@@ -142,7 +142,7 @@ class CallCode:
 
     @contextmanager
     def by_first_thread(self) -> Generator[None]:
-        """A condition: only the first thread runs the code inside."""
+        """Context: only the first thread runs the code that is written inside."""
         with self.code.when(self.is_first_thread):
             yield
 

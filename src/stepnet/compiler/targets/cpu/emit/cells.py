@@ -30,7 +30,7 @@ ABREAST = 4
 
 @dataclass(frozen=True)
 class TileCell:
-    """One row and unit block of a tile, and the accumulators of its products."""
+    """Cell of a tile: one row and unit block, and the accumulators of its products."""
 
     row: ir.Value
     block: ir.Value
@@ -38,7 +38,7 @@ class TileCell:
 
 
 def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """The concatenation of vectors, of which there is a power of two."""
+    """Concatenates vectors, of which there is a power of two."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
         order = places(0, width)
@@ -47,7 +47,7 @@ def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
 
 
 def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
-    """A long vector split into `count` vectors."""
+    """Splits a long vector into `count` vectors."""
     if count == 1:
         return [value]
     width = width_of(value) // count
@@ -56,7 +56,7 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
 
 @dataclass
 class CellCode:
-    """The code of the cells of one unit loop."""
+    """Writer of the code of the cells of one unit loop."""
 
     stage: StageCode
     loop: UnitLoop
@@ -84,8 +84,9 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """The cells of one tile with their accumulators; with `turn`, only the gates of this turn, under the
-        numbers of the first ports.
+        """Writes the products of one tile; returns its cells with their accumulators.
+
+        turn: if given, only the gates of this turn are computed, under the numbers of the first ports.
         """
         code = self.code
         cells = [
@@ -103,7 +104,9 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """The accumulators of a sum of products: those of one side are the initial values of the next."""
+        """Writes a sum of products; returns the accumulators. Those of one side are the initial values of the
+        next.
+        """
         sums: Sums | None = None
         for side in product.sides:
             sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
@@ -120,8 +123,9 @@ class CellCode:
         block: ir.Value,
         turn: ir.Value | None,
     ) -> Sums:
-        """The products of one left side, added to the sums so far. Integer products have separate
-        accumulators, which are scaled at the end.
+        """Writes the products of one left side, added to the sums so far, and returns the sums.
+
+        Integer products have separate accumulators, which are scaled at the end.
         """
         code, width, source = self.code, self.stage.width, side.left
         kind = arithmetic(side.weights, source.dtype, width, code.target)
@@ -145,8 +149,8 @@ class CellCode:
             return accumulate(code, tile, left, words, kind, **shape, begun=begun)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            """A line before the packed words, [unit][gate]: initial values of the sums, or the scales of
-            columns.
+            """Loads a line before the packed words, [unit][gate]: initial values of the sums, or the scales
+            of columns.
             """
             type_ = register_type(dtype, width)
             places = [
@@ -168,15 +172,15 @@ class CellCode:
         return made
 
     def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
-        """A float32 loaded from memory and broadcast to a vector."""
+        """Loads a float32, and broadcasts it to a vector."""
         number = self.code.read(ir.FloatType(), self.code.at(pointer, offset), 4)
         return self.code.spread(number, self.stage.width)
 
     def scaled(
         self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
     ) -> list[ir.Value]:
-        """Integer sums of a row and unit block, gate by gate, times the scale of the row and those of the
-        columns, added to the sums so far.
+        """Scales integer sums of a row and unit block, gate by gate, by the scales of row and columns; adds
+        `begun`.
         """
         code = self.code
         values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
@@ -186,7 +190,7 @@ class CellCode:
         return [code.fadd(sum_, value) for sum_, value in zip(begun, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """The rows of a left side from an offset on."""
+        """Addresses the rows of a left side from an offset on."""
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
@@ -196,7 +200,9 @@ class CellCode:
 
     def epilogues(self, cells: list[TileCell]) -> None:
         """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
-        interleaved. All are computed before any is stored, so that shared operands are loaded once.
+        interleaved.
+
+        All cells are computed before any is stored, so that shared operands are loaded once.
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
@@ -207,7 +213,7 @@ class CellCode:
         self.put(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """The values that some interleaved cells store, each as one long vector."""
+        """Computes the values that some interleaved cells store, each as one long vector."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
@@ -218,7 +224,9 @@ class CellCode:
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """The values of the pointwise nodes of some interleaved cells, and their sums of products."""
+        """Computes the pointwise nodes of some interleaved cells; returns them and the sums of products by
+        node.
+        """
         code = self.code
         values = {
             number: join_vectors(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums
@@ -243,7 +251,7 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of several cells as one long vector."""
+        """Loads an operand of several cells as one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]
         return join_vectors(

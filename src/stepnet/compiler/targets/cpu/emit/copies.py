@@ -53,7 +53,7 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
-    """The index at a position of an integer operand, as 64 bits."""
+    """Loads the index at a position of an integer operand, as 64 bits."""
     code = stage.code
     narrow = replace(stage, width=1)
     if isinstance(operand, IndexedLoad):

@@ -90,8 +90,9 @@ def write_call(call: CallCode) -> None:
 
 
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
-    """Writes code that assigns sequences to lanes ahead of a block. It returns from `run` if no sequence is
-    left, or if the output buffer has no room for the block.
+    """Writes code that assigns sequences to lanes ahead of a block.
+
+    It returns from `run` if no sequence is left, or if the output buffer has no room for the block.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():
@@ -128,8 +129,9 @@ def write_block(
 
 
 def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """Writes the first thread's decisions after a block: whether all threads pause, because the deadline has
-    passed; and how many threads continue: half of them if one was late.
+    """Writes the first thread's decisions after a block.
+
+    All threads pause if the deadline has passed; and half of the threads are left out if one was late.
     """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
@@ -143,7 +145,7 @@ def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> N
 
 
 def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread returns if it is dropped, and all return if the call
+    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call
     pauses.
 
     When a call pauses, `begin` and `swapped` record where the next call of `run` resumes: its first step, and
@@ -167,7 +169,9 @@ def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
 
 
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
-    """In a wavefront, waits until the layer below has computed this block's steps; pauses if it pauses."""
+    """Writes the wait, in a wavefront, until the layer below has computed this block's steps; pauses if it
+    pauses.
+    """
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
         ahead = code.inttoptr(call.word["ahead"], POINTER)

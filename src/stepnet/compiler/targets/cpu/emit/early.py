@@ -24,8 +24,10 @@ from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
 
 
 def refill(call: CallCode, now: ir.Value) -> None:
-    """Writes code that ends finished sequences, gives their lanes to waiting ones, and sets the length of the
-    next block. now: the memories of all lanes.
+    """Writes code that ends finished sequences, gives their lanes to waiting ones, and sets the next block's
+    length.
+
+    now: the memories of all lanes.
     """
     code = call.code
     code.store(ending(call, "at_work"), call.count_cell)
@@ -65,6 +67,7 @@ def take_all(call: CallCode, now: ir.Value) -> None:
     sequences = ending(call, "sequences")
 
     def took_one() -> ir.Value:
+        """Takes the next waiting sequence if a lane is free; returns whether there was one."""
         code.store(sequences, call.fresh_cell)
         with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
             place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
@@ -89,6 +92,7 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
         code.write_number(call.read(name, source), call.table[name], lane)
 
     def places(pointer: ir.Value, record: str) -> tuple[ir.Value, ir.Value]:
+        """Computes the pointers to a lane's record and to that of the source lane."""
         stride = code.number(strides[record])
         return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
 
@@ -101,7 +105,7 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
 
 
 def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
-    """The number of steps of the next block: at most the remaining steps of the sequence in any lane."""
+    """Writes code that computes the steps of the next block: at most the fewest steps left in any lane."""
     code, one = call.code, call.code.number(1)
     some = code.icmp_signed(">", lanes, one)
     fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
@@ -121,8 +125,9 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 
 
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """The index at which the outputs of a row of the block are stored: appended to the rows before it, or at
-    the index of the sequence. left: the remaining steps of the sequence after this one.
+    """Computes the index at which the outputs of a row of the block are stored.
+
+    It is behind the rows before it, or the index of the sequence. left: the remaining steps of the sequence.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)
@@ -139,22 +144,22 @@ def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value
 
 
 def ending(call: CallCode, name: str) -> ir.Value:
-    """The value of one of the words `ENDING`."""
+    """Writes a load of one of the words `ENDING`."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
-    """Sets one of the words `ENDING`."""
+    """Writes a store of one of the words `ENDING`."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def is_appended(call: CallCode) -> ir.Value:
-    """Whether output rows are appended; else each sequence has one row, which its steps overwrite."""
+    """Writes a test whether output rows are appended; else each sequence's steps overwrite its one row."""
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 
 def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
-    """Whether the sequence of a lane has ended, by the flag in its memory."""
+    """Writes a test whether the sequence of a lane has ended, by the flag in its memory."""
     code = call.code
     memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
     flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)

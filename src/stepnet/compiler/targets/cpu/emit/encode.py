@@ -28,7 +28,7 @@ def emit_encode(stage: StageCode, loop: EncodeLoop) -> None:
 
 
 class EncodeCode:
-    """The code of one loop that encodes rows."""
+    """Writer of the code of one loop that encodes rows."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
         self.stage, self.loop, self.code = stage, loop, stage.code
@@ -42,20 +42,20 @@ class EncodeCode:
 
     @property
     def whole(self) -> int:
-        """The number of full blocks of a row."""
+        """Number of full blocks of a row."""
         return self.loop.size // self.stage.width
 
     @property
     def unrolled(self) -> int:
-        """The number of blocks per iteration of a loop: its unroll factor."""
+        """Number of blocks per iteration of a loop: its unroll factor."""
         return next(size for size in (4, 2, 1) if self.whole % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
-        """The indices of the blocks of one iteration."""
+        """Returns the indices of the blocks of one iteration."""
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """The vector of a block of the row; with `count`, zeros after its first `count` numbers."""
+        """Loads a block of the row as a vector; with `count`, zeros after its first `count` numbers."""
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:
@@ -65,7 +65,9 @@ class EncodeCode:
     # ---- the scale of int8
 
     def scale(self, row: ir.Value) -> ir.Value:
-        """A vector of the factor that the numbers of a row are multiplied by; stores the scale of the row."""
+        """Computes the factor that the numbers of a row are multiplied by, as a vector; stores the scale of
+        the row.
+        """
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
         most = self.magnitudes(row)
@@ -81,11 +83,14 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """For each vector element, the bits of the largest magnitude in the full blocks of a row."""
+        """Computes, for each vector element, the bits of the largest magnitude in the full blocks of a
+        row.
+        """
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
         def turn(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
+            """Takes the larger magnitudes of one iteration."""
             larger = most[0]
             for block in self.blocks(first):
                 larger = self.larger(larger, self.values(row, block))
@@ -94,8 +99,9 @@ class EncodeCode:
         return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
 
     def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
-        """The elementwise maximum of `most` and the magnitudes of `values`, as bits. As integers these are
-        ordered like the magnitudes, with infinity and then NaN above all others.
+        """Computes the elementwise maximum of `most` and the magnitudes of `values`, as bits.
+
+        As integers these are ordered like the magnitudes, with infinity and then NaN above all others.
         """
         code = self.code
         size = code.and_(bits_of(code, values), code.splat(most.type, MAGNITUDE))
@@ -110,6 +116,7 @@ class EncodeCode:
         block_bytes = width * bytes_of(self.kind.stored)
 
         def store(values: ir.Value, block: ir.Value) -> None:
+            """Stores one block of encoded values."""
             there = code.at(base, code.mul(block, code.number(block_bytes)))
             code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
 
@@ -126,7 +133,9 @@ class EncodeCode:
             done += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
-        """For int8, the numbers scaled, rounded to int32 and shifted; without a factor, unchanged."""
+        """Scales numbers for int8, rounds them to int32 and shifts them; without a factor returns them
+        unchanged.
+        """
         code = self.code
         if inverse is None:
             return values
@@ -136,7 +145,7 @@ class EncodeCode:
 
 
 def largest_of(code: Code, values: ir.Value) -> ir.Value:
-    """The largest element of a vector of unsigned integers."""
+    """Computes the largest element of a vector of unsigned integers."""
     width = width_of(values)
     while width > 1:
         width //= 2

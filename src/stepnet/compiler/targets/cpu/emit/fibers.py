@@ -57,7 +57,7 @@ def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
 
 
 def groups_of(loop: FiberLoop) -> int:
-    """The number of groups of units in a row."""
+    """Returns the number of groups of units in a row."""
     return -(-loop.size // loop.width)
 
 
@@ -79,16 +79,20 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Like `emit_group_steps`, with each step's first turn fused with the last turn of the step before."""
+    """Writes all steps of a stretch, with each step's first turn fused with the last turn of the step
+    before.
+    """
     code = steps.code
     begun = FiberCode(steps.first, loop, row, group)
     begun.first()
     numbers = sorted(begun.values)
 
     def known(values: list[ir.Value]) -> Values:
+        """Returns the carried registers by node."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        """Writes a step, fused with the first turn of the next one; returns the registers to carry."""
         memories, exchanged = values[:2], values[1::-1]
         own = FiberCode(steps.at(ahead, memories), loop, row, group, known(values))
         following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
@@ -101,7 +105,9 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Like `emit_group_steps`, tiled over the depth: a tile runs through all steps before the next begins."""
+    """Writes all steps of a stretch, tiled over the depth: a tile runs through all steps before the next
+    begins.
+    """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
         stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
@@ -110,7 +116,7 @@ def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 @dataclass
 class FiberCode:
-    """The code of one step of a group of units of a row.
+    """Writer of the code of one step of a group of units of a row.
 
     values: the registers computed so far for the units of the group, by node number.
     """
@@ -143,7 +149,7 @@ class FiberCode:
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
         """Writes the depths `first` to `stop` - 1 of the only turn; after the last tile, also the work that
-        follows the turn.
+        follows.
         """
         code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
         self.units(turn.units)
@@ -155,6 +161,7 @@ class FiberCode:
         ]
 
         def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            """Writes the work at one depth of the tile."""
             return way.at_depth(code.add(first, ahead), sums, {})
 
         sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
@@ -176,11 +183,11 @@ class FiberCode:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """The register of an elementwise node, from those of its operands."""
+        """Computes an elementwise node from the registers of its operands."""
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """The register of an operand that is the same at every depth."""
+        """Loads an operand that is the same at every depth, unless it is in a register."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
@@ -198,6 +205,7 @@ class FiberCode:
             ways.append(TurnCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+            """Writes the work at one depth, for this step and the first turn of the next."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for way in ways:
                 own = partial[len(sums) : len(sums) + len(way.turn.sums)]
@@ -212,7 +220,7 @@ class FiberCode:
 
 
 class TurnCode:
-    """The code of one loop over the depth of a group's fibers. Loop-invariant operands are loaded ahead of
+    """Writer of one loop over the depth of a group's fibers. Loop-invariant operands are loaded ahead of
     it.
     """
 
@@ -232,13 +240,13 @@ class TurnCode:
         self.place = code.mul(own.group, code.number(turn.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Whether an operand is computed inside the loop, at each depth."""
+        """Tells whether an operand is computed inside the loop, at each depth."""
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """The accumulators after this depth; writes the elementwise work and the stores of the depth.
+        """Writes the elementwise work and the stores of one depth; returns the accumulators after it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
@@ -248,6 +256,7 @@ class TurnCode:
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
+            """Returns the register of an operand."""
             if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.fixed[operand]
@@ -263,7 +272,7 @@ class TurnCode:
         ]
 
     def begun(self) -> list[ir.Value]:
-        """The initial accumulators: the neutral element of each reduction."""
+        """Returns the initial accumulators: the neutral element of each reduction."""
         nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
         return [
             neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
@@ -271,7 +280,7 @@ class TurnCode:
         ]
 
     def added(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
-        """The accumulator of a reduction after one more depth: a fused multiply-add if it has two terms."""
+        """Adds one depth to the accumulator of a reduction: by a fused multiply-add if it has two terms."""
         code, node = self.own.code, self.own.net.nodes[sum_.number]
         if len(terms) == 2:
             return code.fused(terms[0], terms[1], total)
@@ -280,7 +289,7 @@ class TurnCode:
 
 
 class OperandStream:
-    """The loads of an operand that differs from depth to depth, for a group of units."""
+    """Loads of an operand that differs from depth to depth, for a group of units."""
 
     def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
         self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
@@ -298,7 +307,9 @@ class OperandStream:
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """The vector of a depth. stored: the registers that the previous step stored there, by field."""
+        """Loads the vector of a depth. stored: the registers that the previous step stored there, by
+        field.
+        """
         code, operand = self.code, self.operand
         if isinstance(operand.source, Field) and operand.source in stored:
             return stored[operand.source]
@@ -312,7 +323,7 @@ class OperandStream:
         return self.vector(place, 1 if operand.how == "spread" else self.width)
 
     def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """The vector of `count` numbers from an offset on; a single number is broadcast to all units."""
+        """Loads `count` numbers from an offset on; a single number is broadcast to all units."""
         code = self.code
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

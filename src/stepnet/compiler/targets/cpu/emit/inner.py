@@ -26,7 +26,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 @dataclass(frozen=True)
 class WordsAt:
-    """The current word of each row, in an array of the call.
+    """Current word of each row, in an array of the call.
 
     pointer: the array.
     bytes: the size of a word.
@@ -42,7 +42,7 @@ class WordsAt:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to the current word of a row, in a stage of `count` rows."""
+        """Computes the pointer to the current word of a row, in a stage of `count` rows."""
         place = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
@@ -50,7 +50,7 @@ class WordsAt:
 
 @dataclass(frozen=True)
 class KeptAt:
-    """The current word of each row, in the records of its lane.
+    """Current word of each row, in the records of its lane.
 
     axis: the axis of the inner sequences.
     done: the number of words that each row has done.
@@ -63,7 +63,7 @@ class KeptAt:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to the current word of a row, in a stage of `count` rows."""
+        """Computes the pointer to the current word of a row, in a stage of `count` rows."""
         call, word = self.call, self.done
         if self.reverse:
             word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
@@ -102,8 +102,9 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 
 
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes code that fills the tables of the inner recurrence: for each row, its lane, the index of the
-    first word that it runs, and its number of words.
+    """Writes code that fills the tables of the inner recurrence.
+
+    They have for each row its lane, the index of the first word that it runs, and its number of words.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -145,12 +146,11 @@ def copy_row(
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Writes code that lowers `left` to the number of rows with more than `done` words, of which there is
-    one.
-    """
+    """Writes code that lowers `left` to the number of rows with more than `done` words, at least one."""
     code = call.code
 
     def last_ended() -> ir.Value:
+        """Tests whether the last row has no words left."""
         last = code.sub(code.load(left), code.number(1))
         return code.icmp_signed("<=", call.read("inner_count", last), done)
 
@@ -161,7 +161,7 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> StageRows:
-    """The rows of the inner recurrence after each has done `done` words."""
+    """Addresses the rows of the inner recurrence after each has done `done` words."""
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
     outside: dict[str, WordsAt | KeptAt] = {

@@ -40,7 +40,7 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 
 
 def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
-    """The words of a row along an axis, as the rows of a stage."""
+    """Addresses the words of a row along an axis, as the rows of a stage."""
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)
     nowhere = call.pointer["nowhere"]
@@ -63,7 +63,7 @@ def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, nam
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """The index of the first word of a row along an axis, and the number of its words."""
+    """Loads the index of the first word of a row along an axis, and the number of its words."""
     code = call.code
     axis = next(axis for axis in call.program.axes if axis.name == name)
     index = call.read(axis.table, code.add(base, lane))
@@ -72,10 +72,10 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
-    """The pointer to the record of the first word along an axis.
+    """Computes the pointer to the record of the first word along an axis.
 
-    kind: "words" for the scratch records of a thread, "kept" for the records of a lane. owner: the number of
-    the thread or lane.
+    kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
+    owner: the number of the thread or lane.
     """
     code, strides = call.code, call.program.strides
     records = [record for record in strides if record.startswith(f"{kind} ")]

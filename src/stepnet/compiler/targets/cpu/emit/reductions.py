@@ -48,19 +48,21 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Two partial results of a reduction combined."""
+    """Combines two partial results of a reduction."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """A vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
+    """Loads a vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
 def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
-    """The neutral element of a reduction: 0 for sums; for max and min the least or greatest of the dtype."""
+    """Returns the neutral element of a reduction: 0 for sums; for max and min the dtype's least or greatest
+    number.
+    """
     element = element_type(type_)
     if operation == "sum":
         number: float = 0
@@ -79,11 +81,12 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """The reduction of value(0), ..., value(count - 1) in this order; the neutral element if there
-    is none.
+    """Combines value(0), ..., value(count - 1) in this order; returns the neutral element if there is
+    none.
     """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        """Combines the partial result with the value at one index."""
         return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
 
     return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
@@ -97,7 +100,8 @@ def combine_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """A vector of partial results of `size` numbers, which value(0), value(1), ... give `width` at a time.
+    """Reduces `size` numbers, which value(0), value(1), ... give `width` at a time, to a vector of partial
+    results.
 
     Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
     each is reduced separately.
@@ -119,9 +123,7 @@ def combine_vectors(
 def vectors(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """A function that loads the source's vector at an index. stride: the bytes from one vector to
-    the next.
-    """
+    """Makes a function that loads the source's vector at an index. stride: bytes between vectors."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
@@ -139,7 +141,7 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """The elements of a vector reduced to one number, by combining its halves repeatedly."""
+    """Reduces the elements of a vector to one number, by combining its halves repeatedly."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -178,6 +180,7 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
         def turn(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
+            """Replaces the best number and its index by those at this index if the number is larger."""
             there = code.at(base, code.mul(index, code.number(to_next)))
             value = load_vector(code, loop.source.dtype, 1, there, size)
             replaces = larger(code, value, best[0])
@@ -188,7 +191,7 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Whether a number replaces the largest so far: it is larger, or the first NaN."""
+    """Tests whether a number replaces the largest so far: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)

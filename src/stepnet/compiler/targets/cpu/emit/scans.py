@@ -39,14 +39,17 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
     targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
 
     def value(number: ir.Value) -> ir.Value:
+        """Loads the numbers of the scans at one index."""
         return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
+        """Stores the results at one index."""
         for pointer, target in zip(targets, loop.targets, strict=True):
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, place, target.itemsize)
 
     def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
+        """Computes and stores the results at one index; returns them to carry."""
         number = code.add(first, code.mul(index, code.number(inner)))
         total = combine(code, loop.operation, loop.targets[0].dtype, before[0], value(number))
         put(total, number)

@@ -38,7 +38,7 @@ class RowsOutside:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row, in a stage of `count` rows."""
         place = code.read_number(self.places, row)
         somewhere = code.icmp_signed(">=", place, code.number(0))
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
@@ -47,12 +47,12 @@ class RowsOutside:
 
 @dataclass(frozen=True)
 class OneRow:
-    """A row of an array that all rows of a stage read: a broadcast."""
+    """Row of an array that all rows of a stage read: a broadcast."""
 
     pointer: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to the row."""
+        """Returns the pointer to the row."""
         return self.pointer
 
 
@@ -70,7 +70,7 @@ class InOrder:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row, in a stage of `count` rows."""
         there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
@@ -79,13 +79,13 @@ class AddressedRows(Protocol):
     """Rows that are addressed by a rule of their own, instead of a base and a stride."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row, in a stage of `count` rows."""
         ...
 
 
 @dataclass(frozen=True)
 class StageRows:
-    """The rows of a stage.
+    """Addresses of the rows of a stage.
 
     pointers: for each record, the pointer to its first row.
     strides: for each record, the bytes from row to row.
@@ -99,13 +99,13 @@ class StageRows:
     outside: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
-        """The pointer to a row of a record."""
+        """Computes the pointer to a row of a record."""
         if record in self.outside:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """One of the rows, as the only row of a stage."""
+        """Addresses one of the rows, as the only row of a stage."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
         pointers = {record: self.at(code, record, row) for record in self.pointers}
         return StageRows(pointers, self.strides, code.number(1), outside)
@@ -113,7 +113,7 @@ class StageRows:
 
 @dataclass
 class StageCode:
-    """The context in which the loops of a stage are written.
+    """Context in which the loops of a stage are written.
 
     rows: the rows of the stage.
     constants: the pointer to packed parameters, constants and tables.
@@ -139,17 +139,16 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """A loop over this thread's rows: every n-th row for n threads. One thread takes `abreast`
-        at a time.
-        """
+        """Writes a loop over this thread's rows, every n-th for n threads, or `abreast` at a time for one."""
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """The range of this thread's unit blocks, in multiples of `grain` blocks."""
+        """Computes the range of this thread's unit blocks, in multiples of `grain` blocks."""
         code = self.code
         grains = -(-blocks // grain)
 
         def edge(thread: ir.Value) -> ir.Value:
+            """Computes the first block of a thread."""
             whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
             return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
 
@@ -157,14 +156,15 @@ class StageCode:
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
-        """A loop over this thread's share of the groups of units of all rows; yields the row and
-        the group.
+        """Writes a loop over this thread's share of the groups of units of all rows; yields the row and the
+        group.
         """
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
         whole = code.mul(self.rows.count, count)
 
         def edge(thread: ir.Value) -> ir.Value:
+            """Computes the first group of a thread."""
             return code.sdiv(code.mul(whole, thread), self.threads)
 
         with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
@@ -176,7 +176,9 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """An operand in registers, for a unit block of a row."""
+        """Loads an operand into registers, for a unit block of a row; values: the registers computed so far,
+        by node.
+        """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         if isinstance(operand, Register):
@@ -198,12 +200,13 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
-        """The register of an operand that is loaded through a table of offsets (a gather)."""
+        """Loads an operand through a table of offsets (a gather)."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
 
         def pointer(entry: ir.Value) -> ir.Value:
+            """Computes the pointer to the element that an entry of the table names."""
             return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
 
         if operand.per == "block":
@@ -213,7 +216,7 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """A vector of numbers gathered one by one. first: the entry of the table with the first offset."""
+        """Loads a vector of numbers one by one. first: the entry of the table with the first offset."""
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):
@@ -240,13 +243,14 @@ class ConsecutiveSteps:
 
     @property
     def first(self) -> StageCode:
-        """The stage of the first step."""
+        """Returns the stage of the first step."""
         return self.at(self.code.number(0), self.memories)
 
     def each(self, write: Callable[[StageCode], None]) -> None:
         """Writes a loop over the steps. write: writes the code of one step."""
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            """Writes one step; returns its memories, swapped."""
             write(self.at(ahead, memories))
             return memories[::-1]
 

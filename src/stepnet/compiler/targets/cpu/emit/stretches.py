@@ -50,7 +50,8 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
 
 
 def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Whether `step` belongs to the stretch of the step before it; False for the step behind the block.
+    """Tests whether `step` belongs to the stretch of the step before it; False for the step behind the
+    block.
 
     If sequences may end early, each stretch has one step: the first thread checks all rows between steps.
     """
@@ -73,10 +74,12 @@ def write_stretch(
     code, (loop,) = call.code, loops_of(call)
 
     def rows(step: ir.Value, memories: list[ir.Value]) -> StageRows:
+        """Addresses the rows of a step."""
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
+        """Makes the context of a step of the stretch."""
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
     steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])
@@ -88,7 +91,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """The loops of a step's only phase."""
+    """Returns the loops of a step's only phase."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

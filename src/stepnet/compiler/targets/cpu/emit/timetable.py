@@ -37,6 +37,7 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
     code = call.code
 
     def some_ended() -> ir.Value:
+        """Tests whether the last active lane has no steps left."""
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))
@@ -47,8 +48,8 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 
 
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
-    """Writes code that fills a lane's row with its next step: of its sequence, or the first of the
-    next one.
+    """Writes code that fills a lane's row with its next step: of its sequence, or the first of the next
+    one.
     """
     code, table = call.code, call.table
     minus = code.number(-1)
@@ -81,7 +82,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
 
 
 def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """The row of a sequence's step in the user's arrays. left: the number of steps after it."""
+    """Computes the row of a sequence's step in the user's arrays. left: the number of steps after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.is_reverse, left, forward)

@@ -35,6 +35,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
     block = call.rows(code.number(0), rows)
 
     def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
+        """Copies outputs of a row of the block to one row of the user's arrays."""
         for word, field in outputs:
             target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
             source = code.at(block.at(code, field.record, row), field.offset)
@@ -50,15 +51,16 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Loads the initial memories and statics of the lanes that begin a sequence in this step."""
+    """Writes loads of the initial memories and statics of the lanes that begin a sequence in this step."""
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
 
 
 def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Loads the initial memories of sequences that begin in a step after the first of its block. Those of the
-    first step are loaded when the block begins.
+    """Writes loads of the initial memories of sequences that begin in a step after the first of its block.
+
+    Those of the first step are loaded when the block begins.
     """
     code, zero = call.code, call.code.number(0)
     fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
@@ -69,8 +71,9 @@ def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Loads the initial memories and statics of a lane. sequence: the one that it begins; below 0
-    for none.
+    """Writes loads of the initial memories and statics of a lane.
+
+    sequence: the sequence that it begins; below 0 for none.
     """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
@@ -82,8 +85,9 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """The pointers to the records with the memories of a lane. memories: the buffer of those that are swapped
-    after each step.
+    """Computes the pointers to the records with the memories of a lane.
+
+    memories: the buffer of those that are swapped after each step.
     """
     pointers = {"now": memories, "lane": call.pointer["lane"]}
     return {
@@ -100,13 +104,14 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Loads the initial memory of a sequence; zeros by default. into: the copy to the order of fibers, if
-    any.
+    """Writes a load of the initial memory of a sequence; zeros by default. into: the copy to the order of
+    fibers, if any.
     """
     code = call.code
     target = code.at(record, field.offset)
 
     def copy() -> None:
+        """Copies the memory from its source."""
         put(call, call.of_sequence(source, sequence), source.bytes, record, field, into)
 
     if source.is_zeros:
@@ -122,7 +127,7 @@ def begin_memory(
 
 
 def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Stores the final memories of the lanes whose sequence ends with this step."""
+    """Writes stores of the final memories of the lanes whose sequence ends with this step."""
     code = call.code
     if all(final < 0 for _, final, _ in call.program.memories):
         return
@@ -134,7 +139,7 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 def put(
     call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """Copies a value of `count` bytes to a field of a record. into: the copy to the order of
+    """Writes a copy of a value of `count` bytes to a field of a record. into: the copy to the order of
     fibers, if any.
     """
     if into is None:
@@ -144,7 +149,7 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """Stores the final memories of a lane. sequence: the one that ends; below 0 for none."""
+    """Writes stores of the final memories of a lane. sequence: the sequence that ends; below 0 for none."""
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         records = records_of(call, lane, following)

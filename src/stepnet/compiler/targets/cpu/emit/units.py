@@ -54,7 +54,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
 
 
 def there_and_back(code: Code) -> ir.Value:
-    """A flag that alternates each time this code runs in a call: false, true, false, ..."""
+    """Writes a flag that alternates each time this code runs in a call: false, true, false, ..."""
     with code.goto_entry_block():
         turned = code.alloca(I1)
         code.store(ir.Constant(I1, 0), turned)
@@ -73,12 +73,12 @@ Words = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """The tile with the same rows and a single unit block."""
+    """Makes the tile with the same rows and a single unit block."""
     return replace(tile, units=1)
 
 
 class Tiled:
-    """The code of all tiles of a range of unit blocks.
+    """Writer of the code of all tiles of a range of unit blocks.
 
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
@@ -110,7 +110,7 @@ class Tiled:
                 self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
 
     def table(self, name: str, numbers: list[int]) -> ir.Value:
-        """The pointer to a constant table of integers in the module."""
+        """Adds a constant table of integers to the module; returns the pointer to it."""
         module, type_ = self.code.module, ir.ArrayType(I64, len(numbers))
         table = ir.GlobalVariable(module, type_, module.get_unique_name(name))
         table.linkage, table.global_constant = "internal", True
@@ -118,8 +118,8 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """The pointer to the number of tiles of each shape for the stage's rows, and how many tiles of the
-        largest shape to add.
+        """Computes the pointer to the number of tiles of each shape, and how many tiles of the largest shape
+        to add.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
@@ -172,20 +172,22 @@ class Tiled:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """The words of a kind of tile. A kind has one unit block unless its rows are a power of two."""
+        """Returns the words of a kind of tile. A kind has one unit block unless its rows are a power of
+        two.
+        """
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
         own = narrow(kind)
         return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
 
     def words_at(self, kind: ir.Value) -> Words:
-        """The words of a kind of tile, by name."""
+        """Loads the words of a kind of tile, by name."""
         code = self.code
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Stores the accumulators of a tile, cell by cell, for the shared epilogue."""
+        """Writes stores of the accumulators of a tile, cell by cell, for the shared epilogue."""
         if tile.turns == 1:
             self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
@@ -198,7 +200,7 @@ class Tiled:
                 self.put(cells, own, code.at(self.sums, bytes_))
 
     def put(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Stores the accumulators of some ports. sums: where those of the first port begin."""
+        """Writes stores of the accumulators of some ports. sums: where those of the first port begin."""
         order = list(self.ports)
         for number, cell in enumerate(cells):
             for port in ports:
@@ -207,7 +209,7 @@ class Tiled:
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
         """Writes the epilogue of a tile's cells, whose sums are in memory: ABREAST cells at a time, then 2,
-        1.
+        then 1.
         """
         code = self.code
         count = code.mul(words["rows"], words["units"])
@@ -228,13 +230,13 @@ class Tiled:
     def place(
         self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
     ) -> tuple[ir.Value, ir.Value]:
-        """The row and the unit block of a cell of a tile."""
+        """Computes the row and the unit block of a cell of a tile."""
         code = self.code
         own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """A cell of a tile, with its sums from memory."""
+        """Loads a cell of a tile, with its sums from memory."""
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
         sums = {
@@ -245,7 +247,7 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """The number of tiles of each shape, for each number of rows that whole tiles of the largest shape leave.
+    """Counts the tiles of each shape, for each number of rows that whole tiles of the largest shape leave.
 
     The first half is for stages without such a tile. The second half is for all others, relative to their
     number of these tiles: a cheaper cover may replace one of them, so an entry may be -1.

@@ -43,6 +43,7 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(word: ir.Value) -> ir.Value:
+        """Computes the values of the blocks at one word."""
         cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -61,8 +62,9 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
-    """Writes the reduction over the features of each word, ABREAST words at a time. The last group may reach
-    beyond the last word, into memory that is never read.
+    """Writes the reduction over the features of each word, ABREAST words at a time.
+
+    The last group may reach beyond the last word, into memory that is never read.
     """
     code = stage.code
     with code.loop(code.number(0), stage.rows.count, ABREAST) as first:
@@ -75,12 +77,13 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
-    """The partial results of some words side by side, one vector each: their blocks of features combined in
-    order.
+    """Combines the blocks of features of some words in order; returns their partial results, one vector
+    each.
     """
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
+        """Computes the values of one block of features of the words."""
         cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -91,11 +94,14 @@ def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value])
 def combine_words(
     stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
-    """All words combined in order. first: the value of the first word. value: of the word at an index."""
+    """Combines all words in order. first: the value of the first word. value: computes that of the word at an
+    index.
+    """
     code, dtype = stage.code, loop.targets[0].dtype
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        """Combines the partial result with one word."""
         return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
 
     return code.carry(1, stage.rows.count, [first], combined)[0]

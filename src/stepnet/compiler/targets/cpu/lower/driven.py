@@ -9,7 +9,8 @@ from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field,
 
 @dataclass(frozen=True)
 class CallLoops:
-    """The loops of each stage of a call, and the arrays of its inputs and results.
+    """Loops of each stage of a call, and the arrays of its inputs and results: the input of the code
+    generator.
 
     body, outer: the net of a step, and the net that contains the recurrence.
     before, loop, after: the loops of these stages, phase by phase.

@@ -30,7 +30,7 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
-    """The loop of a phase's work on fibers."""
+    """Lowers a phase's work on fibers to one loop."""
     width = group_width(work.fibers, work.units, stage.width)
     turns = tuple(
         turn(stage, work, level, depth, width if place == 0 else 0)
@@ -45,7 +45,7 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
 
 
 def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
-    """A loop of one turn, with its depth divided into tiles if its fibers do not fit the L1 cache.
+    """Divides the depth of a loop of one turn into tiles, if its fibers do not fit the L1 cache.
 
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
     steps before the next tile begins.
@@ -60,25 +60,25 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
-    """The distinct depths of the fibers of a level."""
+    """Lists the distinct depths of the fibers of a level."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
 
 def depth_of(work: FiberWork, number: int) -> int:
-    """The depth of the fibers that a node computes or combines."""
+    """Returns the depth of the fibers that a node computes or combines."""
     if number in work.fibers.places:
         return len(work.fibers.places[number])
     return len(summed(work.net, number))
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """The reductions on a level."""
+    """Lists the reductions on a level."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
 def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """The work of a level on the fibers of one depth.
+    """Lowers the work of a level on the fibers of one depth.
 
     width: the units of a group, if the turn begins with the work on units of the level below; 0 if an earlier
         turn does that.
@@ -102,7 +102,7 @@ def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: i
 
 
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
-    """A reduction over fibers; a product that only it reads is fused into it, as two factors."""
+    """Lowers a reduction over fibers; a product that only it reads is fused into it, as two factors."""
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
     if root in work.level and work.is_fused(root):
@@ -114,7 +114,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """The elementwise nodes on units of a level, with their operands."""
+    """Lists the elementwise nodes on units of a level, with their operands."""
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
         for number in work.nodes_at(level)
@@ -123,7 +123,7 @@ def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> C
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """The values of nodes that are stored, with their fields."""
+    """Lists the values of nodes that are stored, with their fields."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -133,7 +133,7 @@ def stores(stage: StageLowering, numbers: list[int]) -> Stores:
 def deep_operand(
     stage: StageLowering, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
-    """The operand by which a node on fibers, or a reduction over fibers, reads a value."""
+    """Returns the operand by which a node on fibers, or a reduction over fibers, reads a value."""
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype
     if work.has_on_registers(operand, user, level):
@@ -145,7 +145,7 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """The cheapest operand that reads elements of a value.
+    """Returns the cheapest operand that reads elements of a value.
 
     places: the index of the element at each depth and unit, [depth, units].
     """
@@ -168,7 +168,7 @@ def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group
 def constants_along(
     stage: StageLowering, constant: ConstantNode, places: Array, dtype: str, group: int
 ) -> DeepOperand:
-    """The operand that reads a parameter, which is packed in the order in which it is read."""
+    """Returns the operand that reads a parameter, which is packed in the order in which it is read."""
     if np.all(places == places[0]):
         return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
     if np.all(places == places[:, :1]):
@@ -182,7 +182,7 @@ def constants_along(
 def along(
     stage: StageLowering, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
 ) -> Along:
-    """An operand that differs from depth to depth.
+    """Makes an operand that differs from depth to depth.
 
     places: the position of each element, [group of units, depth, unit of the group].
     whole: whether a vector may extend past the last of the `size` elements.
@@ -202,7 +202,9 @@ def along(
 
 
 def is_padded_run(places: Array) -> bool:
-    """Whether the places [depth, unit] are contiguous at each depth, up to repetitions of the last unit."""
+    """Tells whether the places [depth, unit] are contiguous at each depth, up to repetitions of the last
+    unit.
+    """
     steps = np.diff(places, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

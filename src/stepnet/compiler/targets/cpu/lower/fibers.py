@@ -32,8 +32,8 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """The number of units of a group: whole vectors that divide the units evenly, up to padding of the last
-    vector.
+    """Chooses the number of units of a group: whole vectors that divide the units evenly, up to padding of
+    the last.
 
     A width is preferred for which the units of each group read one element of a value, or contiguous
     elements. Units of different heads do not.
@@ -45,7 +45,7 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Whether the units of each group read one element, or contiguous elements.
+    """Tells whether the units of each group read one element, or contiguous elements.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -56,7 +56,7 @@ def runs_in_groups(places: Array, group: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FiberStorage:
-    """The memory order of a value that is cut into fibers.
+    """Memory order of a value that is cut into fibers.
 
     places: the index of its element at each depth and unit, [depth, units].
     group: the units of a group.
@@ -67,12 +67,12 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """For each position in memory, the index of the element there. Padding repeats the last unit."""
+        """The index of the element at each position in memory. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the value, its position in memory."""
+        """The position in memory of each element of the value."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -85,7 +85,7 @@ class FiberStorage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """An array [depth, units] rearranged to [groups, depth, units of a group].
+    """Rearranges an array [depth, units] to [groups, depth, units of a group].
 
     The last group is padded with copies of the last unit.
     """
@@ -97,7 +97,7 @@ def in_groups(numbers: Array, group: int) -> Array:
 
 @dataclass(eq=False)
 class FiberWork:
-    """The nodes of a phase with the same number of units, which go through the levels together.
+    """Nodes of a phase with the same number of units, which go through the levels together.
 
     units: the number of units.
     members: the nodes.
@@ -124,16 +124,16 @@ class FiberWork:
                 self.compute_again(root, self.level[number])
 
     def is_deep(self, number: int) -> bool:
-        """Whether a node's value is cut into fibers."""
+        """Tells whether a node's value is cut into fibers."""
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
-        """The members that a node reads, through views."""
+        """Lists the members that a node reads, through views."""
         roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """The first level on which a node can be computed, from the levels of its operands."""
+        """Returns the first level on which a node can be computed, from the levels of its operands."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
@@ -146,7 +146,7 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """The latest level on which a node on fibers may be computed: that of its first reader."""
+        """Returns the latest level on which a node on fibers may be computed: that of its first reader."""
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -167,12 +167,12 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """The operations that one element of a node on fibers takes, operands on fibers included."""
+        """Counts the operations that one element of a node on fibers takes, operands on fibers included."""
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
-        """Whether an operand is in a register when `user` is computed on a level.
+        """Tells whether an operand is in a register when `user` is computed on a level.
 
         level: None for the user's own level.
         """
@@ -183,12 +183,13 @@ class FiberWork:
         return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
 
     def leaves_in_place(self, memory: int, following: int) -> bool:
-        """Whether the next value of a memory may overwrite the memory in place: nothing reads the old value
+        """Tells whether a memory's next value may overwrite it in place: nothing reads the old value
         later.
         """
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
+            """Tells whether a reader of the old value reads it before the next value is stored."""
             if self.net.nodes[user].is_view:
                 return all(reads_early(reader, user) for reader in self.users[user])
             is_late = user in self.level and max(self.levels_of(user)) > last
@@ -197,16 +198,18 @@ class FiberWork:
         return all(reads_early(user, memory) for user in self.users[memory])
 
     def levels_of(self, number: int) -> list[int]:
-        """All levels on which a node is computed: its own, and those where it is recomputed."""
+        """Lists all levels on which a node is computed: its own, and those where it is recomputed."""
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """The nodes that are computed on a level, in order, without sums."""
+        """Lists the nodes that are computed on a level, in order, without sums."""
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Whether a node is a product that only one sum reads, so that both become a fused multiply-add."""
+        """Tells whether a node is a product that only one sum reads, so that both become a fused
+        multiply-add.
+        """
         node, users = self.net.nodes[number], self.readers[number]
         has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
         (user,) = users if has_one_sum else (number,)
@@ -224,7 +227,7 @@ class FiberWork:
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """For each node on fibers, the work that it belongs to.
+    """Groups nodes on fibers by phase and units; returns, for each node, the work that it belongs to.
 
     phases: the nodes of each phase.
     stored: the nodes that results read.
@@ -242,5 +245,5 @@ def work_on_fibers(
 
 
 def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Whether a floating-point node and the node that it reads have the same dtype."""
+    """Tells whether a floating-point node and the node that it reads have the same dtype."""
     return node.type.is_float and node.type.dtype == read.type.dtype

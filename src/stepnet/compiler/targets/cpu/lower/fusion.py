@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cpu.lower.segments import Segments
 
 
 def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
-    """For each node that is fused into a reduction, the number of the reduction.
+    """Finds the nodes that are fused into a reduction; returns, for each, the number of the reduction.
 
     wanted: the nodes that are stored; these are not fused.
     """
@@ -40,7 +40,7 @@ def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
 
 
 def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
-    """Whether a node reads a value elementwise, at the same indices."""
+    """Tells whether a node reads a value elementwise, at the same indices."""
     net, node = segments.net, segments.net.nodes[user]
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):

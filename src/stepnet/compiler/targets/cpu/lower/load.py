@@ -27,9 +27,10 @@ from stepnet.compiler.targets.cpu.machine.target import Processor
 
 
 def load(program: CallLoops, target: Processor) -> Load:
-    """The load of a program."""
+    """Counts the load of a program."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
+        """Counts the load of one stage."""
         work = list(work)
         by_unit = program.units_are_alone and not waits
         blocks = tuple(
@@ -40,6 +41,7 @@ def load(program: CallLoops, target: Processor) -> Load:
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
+        """Counts the load per word along an axis."""
         by_row = (
             (program.body, loop)
             for phase in program.loop
@@ -61,7 +63,7 @@ def load(program: CallLoops, target: Processor) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """The loops over rows, without those over the words of a row."""
+    """Yields the loops over rows, without those over the words of a row."""
     for phase in phases:
         if isinstance(phase, LaneLoop):
             yield from (loop for along, loop in phase.work if not along)
@@ -72,8 +74,9 @@ def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
 
 
 def flops(net: Net, loop: Loop) -> int:
-    """The elementwise operations of a loop per row. Moving or combining an element without a node counts as
-    one operation.
+    """Counts the elementwise operations of a loop per row.
+
+    To move or combine an element without a node counts as one operation.
     """
     if isinstance(loop, FiberLoop):
         return fiber_flops(net, loop)
@@ -84,7 +87,7 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """The elementwise operations of a loop over fibers per row."""
+    """Counts the elementwise operations of a loop over fibers per row."""
     units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
     flops = loop.size * sum(net.nodes[number].row.flops for number in units)
     for turn in loop.turns:
@@ -94,7 +97,7 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
 
 
 def moved(loop: Loop) -> int:
-    """The elements that a loop reads per row to copy, encode or combine them."""
+    """Counts the elements that a loop reads per row to copy, encode or combine them."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):
@@ -103,13 +106,13 @@ def moved(loop: Loop) -> int:
 
 
 def blocks_of(loop: Loop, width: int) -> int:
-    """The number of unit blocks of a loop that threads divide by units."""
+    """Returns the number of unit blocks of a loop that threads divide by units."""
     assert isinstance(loop, FiberLoop | UnitLoop)
     return -(-loop.size // width)
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
-    """The load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
+    """Counts the load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

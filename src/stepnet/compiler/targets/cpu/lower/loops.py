@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field
 
 @dataclass(frozen=True)
 class Immediate:
-    """An operand that is a number known at compile time."""
+    """Operand that is a number known at compile time."""
 
     value: float | int | bool
     dtype: str
@@ -28,7 +28,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Register:
-    """An operand in a register: a node that the same loop has computed."""
+    """Operand in a register: a node that the same loop has computed."""
 
     number: int
     dtype: str
@@ -36,7 +36,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """An operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
+    """Operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
 
     offset: int
     dtype: str
@@ -44,7 +44,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class VectorLoad:
-    """An operand in a record: contiguous vectors from element `start` on."""
+    """Operand in a record: contiguous vectors from element `start` on."""
 
     field: Field
     start: int
@@ -53,7 +53,7 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class Uniform:
-    """An operand in a record: one element, broadcast to the whole loop."""
+    """Operand in a record: one element, broadcast to the whole loop."""
 
     field: Field
     start: int
@@ -62,7 +62,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class IndexedLoad:
-    """An operand in a record that is read through a table of indices.
+    """Operand in a record that is read through a table of indices.
 
     offset: the byte offset of the table among the constants.
     per: "spread": an index per block, of one element that is broadcast; "block": an index per block, of the
@@ -77,7 +77,7 @@ class IndexedLoad:
 
 @dataclass(frozen=True)
 class Along:
-    """An operand of work on fibers that differs from depth to depth.
+    """Operand of work on fibers that differs from depth to depth.
 
     source: the record field, or the offset of an array among the constants.
     offset: the offset of a table of indices among the constants.
@@ -100,7 +100,7 @@ DeepOperand = Operand | Along
 
 @dataclass(frozen=True)
 class LeftSide:
-    """A left side of products, and the packed parameters that it is multiplied by.
+    """Left side of products, and the packed parameters that it is multiplied by.
 
     left, start, inner: the field of the left side, its first element, and its number of elements.
     packed: the offset of the packed parameters among the constants.
@@ -149,7 +149,7 @@ class UnitLoop:
 
 @dataclass(frozen=True)
 class CopyLoop:
-    """A copy of `size` elements to a field, from its element `start` on."""
+    """Copy of `size` elements to a field, from its element `start` on."""
 
     size: int
     source: Operand
@@ -159,7 +159,7 @@ class CopyLoop:
 
 @dataclass(frozen=True)
 class EncodeLoop:
-    """The encoding of `size` elements of each row as a left side of products.
+    """Encoding of `size` elements of each row as a left side of products.
 
     scales: for int8, the field of the scale of each row.
     """
@@ -173,7 +173,7 @@ class EncodeLoop:
 
 @dataclass(frozen=True)
 class ReduceLoop:
-    """A reduction of contiguous elements of `shape`, over the last axis or, if `leading`, the first."""
+    """Reduction of contiguous elements of `shape`, over the last axis or, if `leading`, the first."""
 
     operation: str
     source: Field
@@ -185,7 +185,7 @@ class ReduceLoop:
 
 @dataclass(frozen=True)
 class ScanLoop:
-    """An inclusive scan of contiguous elements of `shape` along the middle axis."""
+    """Inclusive scan of contiguous elements of `shape` along the middle axis."""
 
     operation: str
     source: Field
@@ -196,7 +196,7 @@ class ScanLoop:
 
 @dataclass(frozen=True)
 class GatherLoop:
-    """A gather of rows of a table.
+    """Gather of rows of a table.
 
     table: the byte offset of the table among the constants.
     count, row_size: its number of rows, and of elements of a row.
@@ -213,7 +213,7 @@ class GatherLoop:
 
 @dataclass(frozen=True)
 class WordsReduceLoop:
-    """A reduction over the words of a row along an axis, in their order, to a value of `size` elements.
+    """Reduction over the words of a row along an axis, in their order, to a value of `size` elements.
 
     The nodes are computed word by word in registers; `source` may be the last of them.
     """
@@ -228,7 +228,7 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """A reduction of all `size` elements of each word to one number.
+    """Reduction of all `size` elements of each word to one number.
 
     The nodes are computed in registers; `source` may be the last of them.
     """
@@ -247,7 +247,7 @@ ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
 
 @dataclass(frozen=True)
 class FiberSum:
-    """A reduction over fibers.
+    """Reduction over fibers.
 
     number: its node.
     terms: the operand that is reduced, or the two factors of a product that is fused into a sum.
@@ -274,7 +274,7 @@ class FiberPass:
 
     @property
     def fields(self) -> set[Field]:
-        """The fields that the pass reads."""
+        """Returns the fields that the pass reads."""
         read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
@@ -302,15 +302,16 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Whether the first turn of a step may be fused with the last turn of the step before: it stores
-        nothing, and reads only memories that turns store.
+        """Tells whether a step's first turn may be fused with the last turn of the step before.
+
+        It may if it stores nothing, and reads only memories that turns store.
         """
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Whether the only memories that the first turn of a step reads are on fibers, stored by turns."""
+        """Tells whether all memories that a step's first turn reads are on fibers, stored by turns."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 
@@ -343,7 +344,7 @@ class LaneLoop:
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """An inner recurrence over the words of all rows along an axis.
+    """Inner recurrence over the words of all rows along an axis.
 
     body: the net of its step.
     reverse: whether it begins with the last word.
@@ -367,6 +368,6 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Whether a stage is one loop over units."""
+    """Tells whether a stage is one loop over units."""
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

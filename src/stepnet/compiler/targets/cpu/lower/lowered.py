@@ -25,7 +25,7 @@ class RowWork:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A result per step.
+    """Result per step of a lowered plan.
 
     kind, word: the kind of its array, and the word of the array's pointer.
     number: its number in the net.
@@ -40,7 +40,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A lowered plan: the driver's program, the constants, and the work once per sequence.
+    """Lowered plan: the driver's program, the constants, and the work once per sequence.
 
     sequence, ended: the work before the first step of a sequence, and after its last; None if there is none.
     words: the words of the arrays, by kind.

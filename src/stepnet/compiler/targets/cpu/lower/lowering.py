@@ -35,7 +35,9 @@ from stepnet.errors import NetError
 
 
 def loops_by_phase(stage: StageLowering) -> list[Phase]:
-    """The loops of each phase. Results that are views, constants or sources are copied in one more phase."""
+    """Lowers each phase of a stage to loops. Results that are views, constants or sources are copied in a
+    last phase.
+    """
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
         lowered = lower(stage, numbers)
@@ -46,7 +48,7 @@ def loops_by_phase(stage: StageLowering) -> list[Phase]:
 
 
 def loops(stage: StageLowering) -> list[list[Loop]]:
-    """The loops of each phase of a stage that has no inner sequences."""
+    """Lowers each phase of a stage that has no inner sequences to loops."""
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
     assert len(of_rows) == len(all_phases)
@@ -54,7 +56,7 @@ def loops(stage: StageLowering) -> list[list[Loop]]:
 
 
 def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
-    """The loops of one phase."""
+    """Lowers one phase to loops."""
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
@@ -86,7 +88,7 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """The loop of products and pointwise nodes of one size."""
+    """Makes the loop of products and pointwise nodes of one size."""
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -106,7 +108,7 @@ def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
 
 
 def result_copies(stage: StageLowering) -> list[Loop]:
-    """Copies for results that are views, constants or sources."""
+    """Makes copies for results that are views, constants or sources."""
     loops: list[Loop] = []
     kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
     for number, targets in (kept | stage.rearranged).items():
@@ -123,7 +125,7 @@ def result_copies(stage: StageLowering) -> list[Loop]:
 
 
 def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
-    """The nodes that are fused into a reduction, with their operands."""
+    """Lists the nodes that are fused into a reduction, with their operands."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
         node = stage.net.nodes[member]
@@ -132,7 +134,7 @@ def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Oper
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """A reduction of all features of each word, with the pointwise nodes fused into it."""
+    """Lowers a reduction of all features of each word, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
@@ -140,7 +142,7 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
 
 
 def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
-    """A reduction over the words of each row, with the pointwise nodes fused into it."""
+    """Lowers a reduction over the words of each row, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
@@ -152,7 +154,7 @@ def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
 
 
 def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
-    """The loop of an inner recurrence. Its memories and statics are in separate records, a row per lane."""
+    """Lowers an inner recurrence. Its memories and statics are in separate records, a row per lane."""
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
     body, operands = recur.body, recur.operands_by_kind(node.inputs)
@@ -203,12 +205,14 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
 
 
 def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
-    """Copies of a whole value to fields."""
+    """Makes copies of a whole value to fields."""
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 
 def word_field(stage: StageLowering, number: int, axis: str) -> Field:
-    """The field of an inner sequence in the step of an inner recurrence: the current word of each row."""
+    """Makes the field of an inner sequence in the step of an inner recurrence: the current word of each
+    row.
+    """
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
     if root in stage.sources or root in stage.fields:
@@ -223,5 +227,5 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def of_step(field: Field, axis: str) -> Field:
-    """A field of words as the field of the current word of each row."""
+    """Makes a field of words the field of the current word of each row."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

@@ -24,7 +24,7 @@ Relaid = tuple[CopyLoop, CopyLoop]
 
 @dataclass(frozen=True)
 class MemoryPlaces:
-    """The fields of a step's memories.
+    """Fields of a step's memories.
 
     fields: for each memory, its field.
     relaid: for each memory in order, the copies into and out of fiber order; None if it keeps the caller's
@@ -38,7 +38,7 @@ class MemoryPlaces:
 
 
 def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
-    """The fields of all memories, allocated in records; index tables are added to the constants."""
+    """Assigns fields to all memories, and adds index tables to the constants."""
     body, recur = plan.body, plan.recurrence.recur
     work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
     # Results that are views of a memory are copied after all phases.
@@ -64,7 +64,9 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
 def place_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """The field of a static, and the copy into fiber order; None if the static keeps the caller's order."""
+    """Assigns a field to a static; returns it, and the copy into fiber order, None if it keeps the caller's
+    order.
+    """
     type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
     if places is None:
         return records.field("lane", type_), None
@@ -74,7 +76,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """The copy of a caller's value into fiber order."""
+    """Makes the copy of a caller's value into fiber order."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0
@@ -82,5 +84,5 @@ def into_fibers(constants: Constants, storage: FiberStorage, target: Field, widt
 
 
 def caller_field(size: int, dtype: str) -> Field:
-    """The field of a value in the caller's order."""
+    """Makes the field of a value in the caller's order."""
     return Field("caller", 0, size, dtype)

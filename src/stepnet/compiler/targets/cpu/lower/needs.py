@@ -16,7 +16,7 @@ from stepnet.compiler.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Slot:
-    """An array for a value.
+    """Array for a value that the work after the loop needs.
 
     number: the value's number in the net.
     place: its position among the results per row; -1 if it is not a result.
@@ -28,7 +28,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Needs:
-    """The arrays that a plan needs, each kind in the order of its words.
+    """Arrays that the work after a plan's loop needs, each kind in the order of its words.
 
     finals: for each memory, the array of its final value; None if that is not read.
     kept, reduced: the numbers of the values.
@@ -42,7 +42,7 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """The arrays that the work after a plan's loop needs."""
+        """Finds the arrays that the work after a plan's loop needs."""
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
         finals = tuple(
@@ -63,5 +63,5 @@ class Needs:
 
     @property
     def are_none(self) -> bool:
-        """Whether nothing but totals is computed after the loop."""
+        """Tells whether nothing but totals is computed after the loop."""
         return not (self.kept or self.reduced or self.ended)

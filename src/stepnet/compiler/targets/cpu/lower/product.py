@@ -10,7 +10,7 @@ from stepnet.compiler.targets.cpu.products.constants import PackedParameters, Sc
 
 
 def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum:
-    """The product that a node computes.
+    """Lowers the product that a node computes.
 
     members: the nodes of the same loop, among which are the results of a node with several.
     """
@@ -31,7 +31,7 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
 def side(
     stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
 ) -> LeftSide:
-    """A left side and the packed parameters that it is multiplied with.
+    """Lowers a left side; packs the parameters that it is multiplied by.
 
     numbers: the nodes of the parameters.
     weights: the encoding of both; None for plain values.
@@ -50,7 +50,8 @@ def side(
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """The field of an encoded left side, and the field of its scales; None if the encoding has no scales.
+    """Assigns fields to an encoded left side and to its scales; None for the latter if the encoding has no
+    scales.
 
     It is encoded before the current phase, once for all products that read it.
     """
@@ -67,7 +68,7 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
 
 
 def port(stage: StageLowering, number: int, place: int, members: list[int]) -> int:
-    """The node among `members` that is result `place` of a node of products; -1 if it is not read."""
+    """Returns the node among `members` that is result `place` of a node of products; -1 if it is not read."""
     for member in members:
         node = stage.net.nodes[member]
         if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:

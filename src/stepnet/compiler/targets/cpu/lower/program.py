@@ -34,7 +34,7 @@ IN_PLACE = ("float32", "float64")
 
 
 def vector_width(plan: Plan, target: Processor) -> int:
-    """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
+    """Returns the elements of a vector: of the widest floating dtype of the products, or of all values."""
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
@@ -44,13 +44,13 @@ def vector_width(plan: Plan, target: Processor) -> int:
 
 
 def lowered(plan: Plan, target: Processor) -> Lowered:
-    """A plan lowered to loops over records, for a target."""
+    """Lowers a plan to loops over records, for a processor."""
     return Lowering(plan, target, vector_width(plan, target)).run()
 
 
 @dataclass
 class Lowering:
-    """The lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
+    """Lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
 
     plan: Plan
     target: Processor
@@ -82,13 +82,13 @@ class Lowering:
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
-        """The index of a new word for the pointer to an array of the call."""
+        """Reserves a word for the pointer to an array of the call; returns its index."""
         self.words[kind].append(self.next_word)
         self.next_word += 1
         return self.next_word - 1
 
     def run(self) -> Lowered:
-        """The lowered plan: fields are assigned first, then stages are lowered."""
+        """Assigns fields to all values, then lowers the stages."""
         self.place_axes()
         inputs = self.place_inputs()
         sequence = self.lower_sequence()
@@ -131,7 +131,9 @@ class Lowering:
     # ---- inputs and results
 
     def field_in_place(self, table: str, word: int, number: int) -> Field | None:
-        """The field of a value in an array of the call; None if its rows do not consist of whole vectors."""
+        """Makes the field of a value in an array of the call; None if its rows do not consist of whole
+        vectors.
+        """
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
@@ -139,7 +141,7 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """The bytes of the dummy row, which lanes without a row in the arrays read and write."""
+        """Returns the bytes of the dummy row, which lanes without a row in the arrays read and write."""
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
@@ -157,7 +159,7 @@ class Lowering:
                 self.results.append(StepResult(kind, word, number, field_))
 
     def is_picked(self, number: int) -> bool:
-        """Whether a value is an output of the loop."""
+        """Tells whether a value is an output of the loop."""
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
 
@@ -207,7 +209,7 @@ class Lowering:
         self.sources[number] = self.words_outside[-1].field
 
     def of_sequence(self, number: int) -> RowSource:
-        """The source of a value per sequence."""
+        """Returns the source of a value per sequence."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
@@ -215,14 +217,14 @@ class Lowering:
         return RowSource(-1, self.sequence_fields[number], bytes_)
 
     def beginning(self, number: int) -> RowSource:
-        """The source of a memory's initial value."""
+        """Returns the source of a memory's initial value."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return RowSource(-1, None, type_.size * type_.itemsize)
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """The work that is done once per sequence before its first step; None if there is none."""
+        """Lowers the work done once per sequence before its first step; None if there is none."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
         read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
@@ -245,16 +247,14 @@ class Lowering:
         return RowWork(tuple((self.row_words[n], target) for n, target in self.row_inputs.items()), work)
 
     def read_in_the_end(self) -> set[int]:
-        """The values per sequence that the work after the last step reads, with views resolved."""
+        """Returns the values per sequence that the work after the last step reads, with views resolved."""
         computed = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in computed for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[RowSource, Field]]:
-        """The values per sequence that are read at every step outside the loop: for each its source and its
-        field in the block.
-        """
+        """Assigns fields in the block to values per sequence that are read at every step outside the loop."""
         copies: list[tuple[RowSource, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
@@ -276,7 +276,7 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> StageLowering:
-        """The context for lowering one stage; see `StageLowering` for the fields."""
+        """Makes the context for lowering one stage; see `StageLowering` for the fields."""
         return StageLowering(
             net,
             net is self.body,
@@ -293,7 +293,7 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """The loops over all steps of a block before the recurrence; they compute its sequences."""
+        """Lowers the work over all steps of a block before the recurrence, which computes its sequences."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
         # The work after the loop reads a view from the field of its source.
@@ -309,7 +309,7 @@ class Lowering:
         return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
-        """The loops of a step, and the field of the step index (None if it is not read)."""
+        """Lowers a step; returns its loops, and the field of the step index (None if it is not read)."""
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
@@ -341,8 +341,10 @@ class Lowering:
         return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """The fields of an output of the loop: those in place, and a field of the block if later work reads
-        the output and cannot read it in place.
+        """Lists the fields of an output of the loop.
+
+        These are the fields in place, and one of the block if later work reads the output and cannot read it
+        in place.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
@@ -357,8 +359,9 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """The loops over all steps of a block after the recurrence, and the fields of outputs and of kept
-        values, which are copied out.
+        """Lowers the work over all steps of a block after the recurrence.
+
+        Returns its loops, and the fields of outputs and of kept values, which are copied out.
         """
         sources = {**self.sources, **self.output_sources}
         wanted: dict[int, list[Field]] = {}
@@ -377,7 +380,7 @@ class Lowering:
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """The work that is done once per sequence after its last step; None if there is none."""
+        """Lowers the work done once per sequence after its last step; None if there is none."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -398,13 +401,13 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Whether a value is a constant of zeros, expanded to sequences or not."""
+    """Tells whether a value is a constant of zeros, expanded to sequences or not."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
-    """The strides of the records that are swapped with another one at every step."""
+    """Returns the strides of the records that are swapped with another one at every step."""
     pairs = {"now": "next", "inner now": "inner next"}
     return {following: strides[now] for now, following in pairs.items() if now in strides}

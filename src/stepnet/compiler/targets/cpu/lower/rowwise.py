@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.products.constants import Places
 
 
 def reduction(stage: StageLowering, number: int) -> ReduceLoop:
-    """A reduction over the first or last of two axes."""
+    """Lowers a reduction over the first or last of two axes."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     shape = stage.net.type_of(node.inputs[0]).shape
@@ -21,7 +21,7 @@ def reduction(stage: StageLowering, number: int) -> ReduceLoop:
 
 
 def scan(stage: StageLowering, number: int) -> ScanLoop:
-    """A scan along any axis: its shape is reduced to [before, axis, after]."""
+    """Lowers a scan along any axis: its shape is reduced to [before, axis, after]."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     axis: int = node.attributes["axis"] % len(node.type.shape)
@@ -31,7 +31,7 @@ def scan(stage: StageLowering, number: int) -> ScanLoop:
 
 
 def gather(stage: StageLowering, number: int) -> GatherLoop:
-    """A gather: the rows of a parameter at computed indices."""
+    """Lowers a gather: the rows of a parameter at computed indices."""
     node = stage.net.nodes[number]
     table, index = node.inputs
     shape = stage.net.type_of(table).shape
@@ -44,7 +44,7 @@ def gather(stage: StageLowering, number: int) -> GatherLoop:
 
 
 def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
-    """The copies of a concatenation: those of the operands that are not stored into its field directly."""
+    """Lowers a concatenation to copies of the operands that are not stored into its field directly."""
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)
     places = np.arange(node.type.size).reshape(node.type.shape)
@@ -61,7 +61,7 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
 
 
 def part_copies(stage: StageLowering, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
-    """The copies of one operand of a concatenation: one per contiguous run in the result.
+    """Makes the copies of one operand of a concatenation: one per contiguous run in the result.
 
     places: the index in the result of each element of the operand.
     """

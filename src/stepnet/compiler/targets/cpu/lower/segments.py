@@ -33,7 +33,7 @@ FOLDED = ("sum", "max", "min")
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of a stage: runs of phases that are executed lane by lane.
+    """Segments of a stage: runs of phases that are executed lane by lane.
 
     inside: whether the stage is a step, which may have inner sequences.
     phases: the numbers of the nodes of each phase.
@@ -44,15 +44,15 @@ class Segments:
     phases: tuple[tuple[int, ...], ...]
 
     def axis(self, type_: Type) -> str:
-        """The axis of the inner sequences that a type has values for; "" for a type of rows."""
+        """Returns the axis of the inner sequences that a type has values for; "" for a type of rows."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
     def is_over_words(self, number: int) -> bool:
-        """Whether a node is a reduction over the words of each row."""
+        """Tells whether a node is a reduction over the words of each row."""
         return self.inside and self.net.nodes[number].operation == "reduce"
 
     def folds(self, number: int) -> bool:
-        """Whether a node reduces all features of each word to one number."""
+        """Tells whether a node reduces all features of each word to one number."""
         node = self.net.nodes[number]
         if node.operation not in FOLDED or not self.axis(node.types[0]):
             return False
@@ -60,14 +60,14 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def of_words(self, number: int) -> bool:
-        """Whether a node has a value per word, or reduces words. Inner recurrences do not count."""
+        """Tells whether a node has a value per word, or reduces words. Inner recurrences do not count."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
         return bool(self.axis(node.types[0])) or self.is_over_words(number)
 
     def is_recurrence(self, number: int) -> bool:
-        """Whether a node is an inner recurrence, or a result of one."""
+        """Tells whether a node is an inner recurrence, or a result of one."""
         return self.net.nodes[number].operation == "recur" or is_of_recurrence(self.net, number)
 
     @cached_property
@@ -97,22 +97,23 @@ class Segments:
         return numbers, begins
 
     def of(self, place: int) -> int:
-        """The segment of a phase; 0 for one that runs for all rows at once."""
+        """Returns the segment of a phase; 0 for one that runs for all rows at once."""
         return self.numbers[0][place]
 
     def begins(self, place: int) -> bool:
-        """Whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
+        """Tells whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
         return place in self.numbers[1]
 
     def are_separated(self, one: int, other: int) -> bool:
-        """Whether two phases are in different segments, so that other lanes run between them."""
+        """Tells whether two phases are in different segments, so that other lanes run between them."""
         return self.of(one) != self.of(other)
 
 
 def lane_by_lane(
     segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
 ) -> list[Phase]:
-    """The work between barriers: the phases of a segment become one `LaneLoop`, others remain separate.
+    """Lists the work between barriers: the phases of a segment become one `LaneLoop`, others remain
+    separate.
 
     phases: for each phase, the copies that its loops read, and its loops.
     """
@@ -136,7 +137,7 @@ def lane_by_lane(
 
 
 def axis_of(loop: Loop) -> str:
-    """The axis of the inner sequences whose words a loop goes over; "" for a loop over rows."""
+    """Returns the axis of the inner sequences whose words a loop goes over; "" for a loop over rows."""
     if isinstance(loop, WordsReduceLoop):
         return loop.axis
     if isinstance(loop, FiberLoop):

@@ -42,7 +42,7 @@ STORED = ("pointwise", "matmul", "extent")
 
 @dataclass
 class StageLowering:
-    """The lowering of one stage: of a step, of the outer net, or of an inner recurrence.
+    """Lowering of one stage: of a step, of the outer net, or of an inner recurrence.
 
     inside: whether the net is that of a step.
     sources: the fields of values that are computed before the stage.
@@ -95,11 +95,11 @@ class StageLowering:
 
     @cached_property
     def segments(self) -> Segments:
-        """Which phases run lane by lane."""
+        """The phases that run lane by lane."""
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
-        """A new field for a value that only this stage reads.
+        """Makes a field for a value that only this stage reads.
 
         value: the number of a node, or a type.
         kept: whether a value of words is read after other lanes have run.
@@ -112,7 +112,7 @@ class StageLowering:
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
 
     def storage(self, number: int) -> FiberStorage | None:
-        """The memory order of a value that is stored fiber by fiber; None for other values."""
+        """Returns the memory order of a value that is stored fiber by fiber; None for other values."""
         places = self.fibers.places.get(number)
         return (
             None
@@ -154,13 +154,14 @@ class StageLowering:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Whether other lanes run between the computation of a node and its reader."""
+        """Tells whether other lanes run between the computation of a node and its reader."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """The operands of a concatenation that are stored directly into its field, with their offsets.
+        """Lists the operands of a concatenation that are stored directly into its field, with their
+        offsets.
 
         These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
         """
@@ -181,7 +182,7 @@ class StageLowering:
         return inside
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
-        """Whether `user` reads `root` from registers, in the same loop."""
+        """Tells whether `user` reads `root` from registers, in the same loop."""
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
@@ -197,7 +198,7 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """The fields in which the value of a node is stored."""
+        """Returns the fields in which the value of a node is stored."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -205,7 +206,7 @@ class StageLowering:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """The operand by which a loop reads a node.
+        """Returns the operand by which a loop reads a node.
 
         user: the type that the node is broadcast to.
         reader: the node that reads it; -1 for a copy.
@@ -224,7 +225,9 @@ class StageLowering:
         return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
-        """The node that a chain of views and expansions reads, and the index in it of each element."""
+        """Returns the node that a chain of views and expansions reads, and the index in it of each
+        element.
+        """
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number)
         node = self.net.nodes[root]
@@ -234,38 +237,39 @@ class StageLowering:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """The immediate operand of a constant that is a single number; None for other nodes."""
+        """Makes an immediate operand of a constant that is a single number; None for other nodes."""
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """The positions of elements of a node in its field."""
+        """Returns the positions of elements of a node in its field."""
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """The entry for a constant node of this stage's net."""
+        """Returns the entry for a constant node of this stage's net."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """The field from which a value is read."""
+        """Returns the field from which a value is read."""
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """The cheapest operand that reads elements of a field, `width` at a time (0: a vector)."""
+        """Returns the cheapest operand that reads elements of a field, `width` at a time (0: a vector)."""
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
-        """The byte offset of a table of indices, which is added to the constants."""
+        """Adds a table of indices to the constants; returns its byte offset."""
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """A field in which the elements of an operand are contiguous, and the index of the first of them.
+        """Returns a field in which the elements of an operand are contiguous, and the index of the first of
+        them.
 
         They are copied to a new field if necessary. by_number: whether they are read one by one, not in
         vectors that may extend past the last.
@@ -285,7 +289,7 @@ class StageLowering:
 
 
 def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
-    """The cheapest operand that reads elements of a field, block by block.
+    """Returns the cheapest operand that reads elements of a field, block by block.
 
     places: the index of each element in the field.
     width: the number of elements of a block.

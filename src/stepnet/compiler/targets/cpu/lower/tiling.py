@@ -18,7 +18,7 @@ ELEMENTARY_LENGTH = 16
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the products of a loop are computed.
+    """Tiling of the products of a loop.
 
     shapes: the register tiles, those of more rows first.
     gates: the number of products per unit.
@@ -40,7 +40,7 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
-        """The tiling of a loop with products."""
+        """Chooses the tiling of a loop with products."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
         parts, unit_bytes = 1, 0
@@ -58,12 +58,12 @@ class Tiling:
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """The number of tiles of each shape that together compute `rows` rows."""
+        """Returns the number of tiles of each shape that together compute `rows` rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """The cost of computing `rows` rows, without loads of parameters from far memory. The unit is one row
-        of the largest tile.
+        """Estimates the cost of `rows` rows, without loads of parameters from far memory, in rows of the
+        largest tile.
         """
         cycles = [computing(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
@@ -71,21 +71,19 @@ class Tiling:
 
 
 def length(net: Net, loop: UnitLoop) -> int:
-    """The approximate number of instructions of the epilogue per vector."""
+    """Estimates the number of instructions of the epilogue per vector."""
     operations = (net.nodes[number].operation for number, _ in loop.nodes)
     return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """The largest number of turns that divides the gates of each product evenly; 1 if some result of a
-    product is not read.
-    """
+    """Returns the most turns that divide the gates of each product evenly; 1 if some result is not read."""
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """The number of unit blocks in a group that threads do not divide.
+    """Returns the number of unit blocks in a group that threads do not divide.
 
     units: the unit blocks that a tile of one row computes side by side. The group has as many, halved until
     the groups divide the blocks evenly.

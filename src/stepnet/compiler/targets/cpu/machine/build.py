@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.machine.system import symbols
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of machine code.
+    """Function of machine code.
 
     address: its address.
     call: runs it with one pointer as its argument, without the interpreter's lock.
@@ -40,13 +40,15 @@ class MachineCode:
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
-        """A function that takes one pointer."""
+        """Returns a function that takes one pointer, by its name. result: the ctypes type that it returns."""
         start = self.addresses[name]
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
 def address(name: str) -> int:
-    """The address of a function that machine code calls by name: one of `symbols`, or of the C library."""
+    """Returns the address of a function that machine code calls by name: one of `symbols`, or of the C
+    library.
+    """
     known = symbols().get(name)
     if known is not None:
         return known

@@ -49,7 +49,7 @@ class Symbol(NamedTuple):
 
     @property
     def is_defined(self) -> bool:
-        """Whether it is defined in this object."""
+        """Tells whether the symbol is defined in this object."""
         return self.section != 0
 
 
@@ -85,7 +85,7 @@ class ObjectFile(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "ObjectFile":
-        """The object file with these bytes."""
+        """Reads an object file from its bytes."""
         _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
         sections = [
             SectionHeader(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)
@@ -105,14 +105,16 @@ class ObjectFile(NamedTuple):
 
 
 def is_loaded(section: SectionHeader) -> bool:
-    """Whether a section is loaded into memory. Unwind tables are not, as generated code has no exceptions:
-    on x86-64 they have a kind of their own; elsewhere the caller recognises them by the name .eh_frame.
+    """Tells whether a section is loaded into memory.
+
+    Unwind tables are not, as generated code has no exceptions: on x86-64 they have a kind of their own;
+    elsewhere the caller recognises them by the name .eh_frame.
     """
     return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
 
 
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
-    """The symbols of an object, by number."""
+    """Yields the symbols of an object, by number."""
     for table in sections:
         if table.kind == SYMBOLS:
             names = sections[table.link].offset
@@ -121,16 +123,16 @@ def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Sym
 
 
 def read_relocations(data: bytes, table: SectionHeader, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
-    """The relocations of a section, from their table."""
+    """Yields the relocations of a section, from their table."""
     for offset, kind, number, addend in RELOCATION.iter_unpack(contents(data, table)):
         yield Relocation(offset, kind, symbols[number], addend)
 
 
 def contents(data: bytes, section: SectionHeader) -> bytes:
-    """The bytes of a section."""
+    """Returns the bytes of a section."""
     return data[section.offset : section.offset + section.size]
 
 
 def text_at(data: bytes, place: int) -> str:
-    """The zero-terminated text at an offset."""
+    """Reads the zero-terminated text at an offset."""
     return data[place : data.index(b"\0", place)].decode()

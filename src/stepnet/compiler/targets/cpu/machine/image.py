@@ -67,7 +67,7 @@ class Image(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "Image | None":
-        """The image of an object file; None if only LLVM can load it."""
+        """Lays out an object file in memory; returns None if only LLVM can load it."""
         if sys.platform != "linux" or len(data) < HEADER.size:
             return None
         ident, kind, machine, *_ = HEADER.unpack_from(data)
@@ -98,9 +98,10 @@ class Image(NamedTuple):
         )
 
     def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
-        """The executable memory, and the address of each function in it. The caller owns the memory.
+        """Loads the image into executable memory; returns the memory, which the caller owns, and the
+        functions' addresses.
 
-        address_of: the address of an external function, by its name.
+        address_of: returns the address of an external function, by its name.
         """
         memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -116,7 +117,7 @@ class Image(NamedTuple):
 
 @cache
 def libc() -> Any:
-    """The C library, with all other libraries that this process has loaded globally."""
+    """Returns the C library, with all other libraries that this process has loaded globally."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -39,7 +39,7 @@ Shape = tuple[tuple[int, ...], Any]
 
 
 def aligned(size: int) -> Array:
-    """An array of `size` zeroed bytes, aligned to a page. The array owns the memory."""
+    """Makes an array of `size` zeroed bytes, aligned to a page. The array owns the memory."""
     if size < WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
@@ -53,7 +53,7 @@ def aligned(size: int) -> Array:
 
 
 def mapped(size: int) -> mmap.mmap:
-    """A new mapping of `size` zeroed bytes; raises `MemoryError` if there is no memory, as NumPy does."""
+    """Maps `size` zeroed bytes; raises `MemoryError` if there is no memory, as NumPy does."""
     try:
         return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -88,11 +88,11 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """The arrays in given memory, of at least `bytes` bytes."""
+        """Places the arrays in given memory, of at least `bytes` bytes."""
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """New uninitialised arrays. Large memory returns to the pool with the last of them."""
+        """Makes new uninitialised arrays. Large memory returns to the pool with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -102,14 +102,14 @@ class JointAllocation:
 
 
 class RowAllocator:
-    """Allocates arrays of any number of rows, each of one shape and dtype."""
+    """Allocator of arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
 
     def new(self, count: int) -> Array:
-        """A new uninitialised array of `count` rows, in huge pages if it is large."""
+        """Makes an uninitialised array of `count` rows, in huge pages if it is large."""
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
             return np.empty(shape, self.dtype)
@@ -117,13 +117,13 @@ class RowAllocator:
 
 
 def bytes_of(shape: Shape) -> int:
-    """The bytes of an array with a shape and dtype."""
+    """Returns the bytes of an array with a shape and dtype."""
     sizes, dtype = shape
     return prod(sizes) * np.dtype(dtype).itemsize
 
 
 class Pool:
-    """A pool of unused memory, by size.
+    """Pool of unused memory, by size.
 
     most: the limit in bytes. If memory is returned that exceeds it, the memory kept so far is freed.
 
@@ -141,7 +141,7 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """An array of at least `size` bytes: zeros if `zeroed`, else uninitialised."""
+        """Returns an array of at least `size` bytes: zeros if `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()
@@ -161,7 +161,7 @@ class Pool:
 
 
 def size_class(size: int) -> int:
-    """A number of bytes rounded up by an eighth at most (to whole pages), so that similar sizes are equal.
+    """Rounds a number of bytes up by an eighth at most (to whole pages), so that similar sizes are equal.
 
     >>> size_class(1000), size_class(2**20 + 1)
     (4096, 1179648)
@@ -177,7 +177,7 @@ FROM_BUFFER: Any = ctypes.c_char.from_buffer
 
 
 def pointer(array: Array | None) -> int:
-    """The address of an array's first element; 0 for None."""
+    """Returns the address of an array's first element; 0 for None."""
     if array is None:
         return 0
     try:  # an eighth of the time of the general way below
@@ -187,5 +187,5 @@ def pointer(array: Array | None) -> int:
 
 
 def view(array: Array) -> memoryview:
-    """A memoryview of an array: single elements are read and written in half the time."""
+    """Makes a memoryview of an array: single elements are read and written in half the time."""
     return memoryview(cast("Any", array))

@@ -35,18 +35,19 @@ llvm.initialize_native_asmprinter()
 
 
 def object_code(module: ir.Module, target: Processor) -> ObjectCode:
-    """The object code of a module for a target."""
+    """Compiles a module to object code for a processor."""
     return object_codes([module], target)[0]
 
 
 def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[ObjectCode]:
-    """The object code of modules for a target, compiled in parallel.
+    """Compiles modules to object code for a processor, in parallel.
 
     modules: may be a generator: the first modules are then compiled while later ones are still written.
     """
     names = list[tuple[str, ...]]()
 
     def texts() -> Iterator[str]:
+        """Yields the text of each module, and notes its functions."""
         for module in modules:
             names.append(tuple(f.name for f in module.functions if is_public(f)))
             yield str(module)
@@ -55,13 +56,13 @@ def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[Object
 
 
 def is_public(function: ir.Function) -> bool:
-    """Whether a function is called from outside its module."""
+    """Tells whether a function is called from outside its module."""
     return not function.is_declaration and function.linkage != "internal"
 
 
 @contextmanager
 def shorter_pipeline() -> Generator[None]:
-    """Inside the block the passes in `LEFT_OUT` do not run.
+    """Context in which the passes in `LEFT_OUT` do not run.
 
     The options are global to LLVM, so they are reset at the end: other packages may use the same LLVM. The
     block must run in `run_in_thread` or `run_without_fork`, which admit one thread at a time.
@@ -77,7 +78,7 @@ def shorter_pipeline() -> Generator[None]:
 
 @shorter_pipeline()
 def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
-    """The object files of modules, from their texts.
+    """Compiles modules, from their texts, to object files.
 
     Other threads compile the longest text that is available, until there are none. Returns when all threads
     have ended.
@@ -85,6 +86,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
+        """Compiles the longest available text, until there are none."""
         # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
@@ -114,7 +116,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
 
 @contextmanager
 def frequent_switches() -> Generator[None]:
-    """Inside the block the interpreter switches threads after `SWITCH_INTERVAL`.
+    """Context in which the interpreter switches threads after `SWITCH_INTERVAL`.
 
     A thread that returns from LLVM waits until the thread that writes text releases the interpreter: by
     default up to 5 ms, after each of some ten calls per module.
@@ -128,7 +130,7 @@ def frequent_switches() -> Generator[None]:
 
 
 def starts(thread: threading.Thread) -> bool:
-    """Starts a thread; False if the system has no more threads, or no memory for one."""
+    """Starts a thread; returns False if the system has no more threads, or no memory for one."""
     try:
         with reserve(THREAD_BYTES):
             thread.start()
@@ -140,7 +142,7 @@ def starts(thread: threading.Thread) -> bool:
 def emit(
     text: str, machine: llvm.TargetMachine, change: Callable[[llvm.ModuleRef], None] = lambda module: None
 ) -> bytes:
-    """The object file of a module's text.
+    """Compiles a module's text to an object file.
 
     change: modifies the parsed module before its code is generated.
 
@@ -160,7 +162,9 @@ def emit(
 
 @cache
 def target_machine(target: Processor, thread: int) -> llvm.TargetMachine:
-    """LLVM's code generator for a target, one per thread. It is cached, and takes half a megabyte."""
+    """Makes LLVM's code generator for a processor, one per thread. It is cached, and takes half a
+    megabyte.
+    """
     with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()
         return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
@@ -172,7 +176,7 @@ DISCARDED: list[Any] = []
 
 
 class LoadedCode:
-    """The owner of code loaded by LLVM.
+    """Owner of code loaded by LLVM.
 
     It may be deleted in any thread, at any moment, so deletion only marks the engine: the next call of
     `loaded` frees it.
@@ -187,12 +191,14 @@ class LoadedCode:
 
 
 def loaded_by_llvm(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """Object code loaded by LLVM: its owner, the address of each function, and the bytes of instructions."""
+    """Loads object code by LLVM; returns its owner, the functions' addresses, and its instructions' bytes."""
     return run_in_thread(lambda: loaded(code))
 
 
 def loaded(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """The result of `loaded_by_llvm`, computed in the current thread, which must be the one for LLVM."""
+    """Loads object code by LLVM in the current thread, which must be the one for LLVM; see
+    `loaded_by_llvm`.
+    """
     DISCARDED.clear()
     for name, address in symbols().items():
         llvm.add_symbol(name, address)

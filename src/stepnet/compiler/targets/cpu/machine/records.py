@@ -41,7 +41,7 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Field:
-    """The place of a value in a record.
+    """Place of a value in a record.
 
     record: the name of the record.
     offset: the offset of the first element, in bytes.
@@ -67,12 +67,12 @@ class Field:
 
     @property
     def is_outside(self) -> bool:
-        """Whether rows are not one stride apart: those of an array of the call, or of the words of lanes."""
+        """Tells whether rows are not one stride apart, as in an array of the call or the words of lanes."""
         return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
 
     @property
     def is_readable(self) -> bool:
-        """Whether every row can be read after it was written."""
+        """Tells whether every row can be read after it was written."""
         return not self.record.startswith("put ")
 
     @property
@@ -86,13 +86,13 @@ class Field:
         return replace(self, record="now") if self.record == "next" else self
 
     def part(self, start: int, size: int) -> "Field":
-        """The field of `size` of the elements, from element `start` on."""
+        """Makes the field of `size` of the elements, from element `start` on."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """The source of a value per sequence: an array of the call, or a field of the record "sequence".
+    """Source of a value per sequence: an array of the call, or a field of the record "sequence".
 
     word: the word with the array's pointer; -1 for none.
     field: the field; None for none. If there is neither, the value is zeros.
@@ -105,7 +105,7 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Whether the value is zeros."""
+        """Tells whether the value is zeros."""
         return self.word < 0 and self.field is None
 
 
@@ -175,19 +175,20 @@ class Records:
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
-        """A new field for a value."""
+        """Assigns a new field to a value."""
         start = self.used.get(record, 0)
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """A new field for a value that is stored fiber by fiber, as `count` elements with padding."""
+        """Assigns a new field to a value that is stored fiber by fiber, as `count` elements with padding."""
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:
-        """The bytes from row to row: whole cache lines, but no multiple of 1024 bytes, which would map the
-        rows to few cache sets.
+        """Returns the bytes from row to row: whole cache lines.
+
+        They are no multiple of 1024 bytes, which would map the rows to few cache sets.
         """
         used = self.used.get(record, 0)
         # Slack at the end: a vector that begins inside the last field may end beyond it.

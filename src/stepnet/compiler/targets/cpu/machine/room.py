@@ -40,7 +40,7 @@ RESERVED = [0]
 
 @contextmanager
 def reserve(size: int) -> Generator[None]:
-    """Reserves `size` bytes for the block.
+    """Context that reserves `size` bytes of memory for the work inside.
 
     Raises `MemoryError` if the system has no memory for them in addition to what other threads have reserved.
     """

@@ -31,7 +31,7 @@ GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targ
 
 @cache
 def generator() -> str:
-    """A digest of the code generator: its sources, the version of LLVM and the system.
+    """Computes a digest of the code generator: its sources, the version of LLVM and the system.
 
     Raises `NotUsableError` if the files cannot be listed or read.
     """
@@ -43,7 +43,7 @@ def generator() -> str:
 
 
 def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
-    """The stored value of a kind with a key; None if there is none."""
+    """Reads the stored value of a kind with a key; None if there is none."""
     name = name_of(kind, key)
     data = None if name is None else store.get(kind, name)
     return None if data is None else form.unpacked(data)
@@ -56,7 +56,7 @@ def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:
 
 
 def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
-    """The name under which a value is stored; None if the cache is not used."""
+    """Returns the name under which a value is stored; None if the cache is not used."""
     if not store.is_used():
         return None
     try:
@@ -74,14 +74,14 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 
 def machine_code(*kernel: Any) -> MachineCode:
-    """The machine code of a kernel: loaded before, read from disk, or compiled now."""
+    """Returns the machine code of a kernel: loaded before, read from disk, or compiled now."""
     if not is_loaded(kernel):
         compile_with_kernels([], [kernel], kernel[1])
     return LOADED[kernel]
 
 
 def is_loaded(kernel: Kernel) -> bool:
-    """Whether a kernel is loaded. It is loaded from disk if it is stored there."""
+    """Tells whether a kernel is loaded. It is loaded from disk if it is stored there."""
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
     return kernel in LOADED
@@ -90,7 +90,8 @@ def is_loaded(kernel: Kernel) -> bool:
 def compile_with_kernels(
     modules: Iterable[Any], kernels: Iterable[Kernel], target: Processor
 ) -> list[ObjectCode]:
-    """The object code of modules for a target. Kernels that are not loaded yet are compiled too, and loaded.
+    """Compiles modules to object code for a processor. Kernels that are not loaded yet are compiled too, and
+    loaded.
 
     Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
     be generators, which are advanced only when LLVM can take another module.
@@ -98,6 +99,7 @@ def compile_with_kernels(
     missing = list[Kernel]()
 
     def to_compile() -> Iterator[Any]:
+        """Yields the modules of missing kernels, then the given modules."""
         for kernel in kernels:
             if not is_loaded(kernel):
                 missing.append(kernel)
@@ -112,6 +114,6 @@ def compile_with_kernels(
 
 
 def kernel_module(kernel: Kernel) -> Any:
-    """The LLVM module of a kernel."""
+    """Generates the LLVM module of a kernel."""
     name, *options = kernel
     return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

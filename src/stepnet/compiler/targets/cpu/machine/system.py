@@ -22,7 +22,7 @@ REST = 50
 
 @dataclass(frozen=True)
 class Semaphores:
-    """The system's semaphores.
+    """Semaphores of the system.
 
     make: creates a semaphore and returns its handle. Its argument is the address of `BYTES` bytes, in which
         the semaphore may be created.
@@ -37,7 +37,7 @@ class Semaphores:
 
 @dataclass(frozen=True)
 class Clock:
-    """A monotonic clock of the system.
+    """Monotonic clock of the system.
 
     address: the address of the function that reads it.
     number: the identifier of the clock, the function's first argument; None if it has no such argument.
@@ -53,20 +53,20 @@ class Clock:
 
 
 def address_of(library: Any, name: str) -> int:
-    """The address of a function of a library."""
+    """Returns the address of a function of a library."""
     address = ctypes.cast(library[name], ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 def system_library() -> Any:
-    """The library of the system functions: kernel32 on Windows, the C library elsewhere."""
+    """Returns the library of the system functions: kernel32 on Windows, the C library elsewhere."""
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 
 @cache
 def clock() -> Clock:
-    """The monotonic clock of this system."""
+    """Returns the monotonic clock of this system."""
     library = system_library()
     if sys.platform == "win32":
         frequency = ctypes.c_int64()
@@ -78,13 +78,13 @@ def clock() -> Clock:
 
 @cache
 def rest_address() -> int:
-    """The address of the system's function for a short sleep."""
+    """Returns the address of the system's function for a short sleep."""
     return address_of(system_library(), "Sleep" if sys.platform == "win32" else "usleep")
 
 
 @cache
 def semaphores() -> Semaphores:
-    """The semaphores of this system."""
+    """Returns the semaphores of this system."""
     library = system_library()
     if sys.platform == "win32":
         create = library["CreateSemaphoreW"]
@@ -120,7 +120,7 @@ def semaphores() -> Semaphores:
 
 @cache
 def symbols() -> dict[str, int]:
-    """The functions that machine code calls by name, and their addresses in this process."""
+    """Returns the functions that machine code calls by name, and their addresses in this process."""
     system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
     return {
         "system_yield": address_of(system_library(), system_yield),

@@ -25,7 +25,7 @@ from stepnet.errors import InputError
 
 @dataclass(frozen=True)
 class Processor:
-    """An instruction set.
+    """Instruction set of a processor that code is generated for.
 
     name: avx512, avx2 or generic.
     cpu, features: the processor and its features by LLVM's names; cpu is "" outside the x86-64 family.
@@ -41,31 +41,31 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Whether a * b + c is one instruction (a fused multiply-add)."""
+        """Tells whether a * b + c is one instruction (a fused multiply-add)."""
         return self.name != "generic" or not self.cpu
 
     @property
     def has_half(self) -> bool:
-        """Whether it has conversion instructions for float16. Without them LLVM would call a library."""
+        """Tells whether it has conversion instructions for float16; else LLVM would call a library."""
         return self.name != "generic"
 
     @property
     def is_x86(self) -> bool:
-        """Whether it is of the x86-64 family, whose instructions LLVM offers as intrinsic functions."""
+        """Tells whether it is of the x86-64 family, whose instructions LLVM offers as intrinsic functions."""
         return bool(self.cpu)
 
     @property
     def multiplies_bfloat16(self) -> bool:
-        """Whether one instruction multiplies pairs of bfloat16 and adds the products."""
+        """Tells whether one instruction multiplies pairs of bfloat16 and adds the products."""
         return self.has("avx512bf16")
 
     @property
     def multiplies_int8(self) -> bool:
-        """Whether one instruction multiplies four uint8 by four int8 and adds the products."""
+        """Tells whether one instruction multiplies four uint8 by four int8 and adds the products."""
         return self.has("avx512vnni")
 
     def has(self, feature: str) -> bool:
-        """Whether the features include one, by LLVM's name."""
+        """Tells whether the features include one, by LLVM's name."""
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
@@ -93,27 +93,29 @@ VARIABLE = "STEPNET_CPU"
 
 @cache
 def host_target() -> Processor:
-    """The target that code is generated for: the widest one available."""
+    """Returns the instruction set that code is generated for: the widest one available."""
     return available_targets()[0]
 
 
 @cache
 def available_targets() -> tuple[Processor, ...]:
-    """The targets that this processor supports, widest first; none wider than the one that STEPNET_CPU names.
-    The variable is read once per process.
+    """Lists the instruction sets that this processor supports, widest first; none wider than STEPNET_CPU
+    names.
 
-    Raises `InputError` if STEPNET_CPU names no target of this processor.
+    The variable is read once per process. Raises `InputError` if it names no instruction set of this
+    processor.
     """
     return up_to(asked(), supported_targets())
 
 
 def asked() -> str:
-    """The value of STEPNET_CPU; "" if it is not set."""
+    """Returns the value of STEPNET_CPU; "" if it is not set."""
     return os.environ.get(VARIABLE, "").strip()
 
 
 def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
-    """The named target and the narrower ones that a processor supports; all that it supports for "".
+    """Returns the named instruction set and the narrower ones that a processor supports; all of them for
+    "".
 
     Raises `InputError` for another name, and for a target that the processor does not support.
     """
@@ -131,15 +133,16 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
 
 
 def target_texts() -> tuple[str, ...]:
-    """The available targets as text. The first one says so if STEPNET_CPU chose it."""
+    """Describes the available instruction sets. The first text says so if STEPNET_CPU chose it."""
     first, *others = map(str, available_targets())
     return f"{first}: {VARIABLE} is {asked()}" if asked() else first, *others
 
 
 @cache
 def supported_targets() -> tuple[Processor, ...]:
-    """The targets that this processor supports, widest first. They are read from disk if possible, which
-    avoids loading LLVM.
+    """Lists the instruction sets that this processor supports, widest first.
+
+    They are read from disk if possible, which avoids loading LLVM.
     """
     if not store.is_used() or (identity := processor()) is None:
         return run_in_thread(targets)
@@ -153,7 +156,8 @@ def supported_targets() -> tuple[Processor, ...]:
 
 
 def processor() -> str | None:
-    """A text that identifies the processor until the next boot; None if the system does not describe it.
+    """Returns a text that identifies the processor until the next boot; None if the system does not describe
+    it.
 
     The text includes the features that NumPy has read from the processor itself: an emulator such as Valgrind
     presents another processor to the process than the system describes.
@@ -173,7 +177,7 @@ def processor() -> str | None:
 
 
 def host_name() -> str:
-    """LLVM's name of this processor."""
+    """Returns LLVM's name of this processor."""
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
 
     load_llvm()
@@ -183,7 +187,7 @@ def host_name() -> str:
 
 
 def targets() -> tuple[Processor, ...]:
-    """The targets that LLVM reports for this processor, widest first."""
+    """Lists the instruction sets that LLVM reports for this processor, widest first."""
     # Imported here: a process that loads its code from disk does not need LLVM.
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
 

@@ -19,7 +19,7 @@ from llvmlite.binding import ffi
 
 @cache
 def library() -> Any:
-    """The LLVM library that llvmlite has loaded, with functions that do not take llvmlite's lock."""
+    """Returns the LLVM library that llvmlite has loaded, with functions that do not take llvmlite's lock."""
     folder = os.path.dirname(ffi.__file__)
     loaded = ctypes.CDLL(os.path.join(folder, ffi.get_library_name()))
     signatures = {
@@ -40,7 +40,7 @@ def library() -> Any:
 
 
 def emit_object(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
-    """The object file of a module. No other thread may use the module or the machine meanwhile.
+    """Compiles a module to an object file. No other thread may use the module or the machine meanwhile.
 
     Raises `RuntimeError` with LLVM's message if it refuses the module.
     """

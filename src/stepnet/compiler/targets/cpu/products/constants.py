@@ -26,7 +26,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ConstantNode:
-    """A constant node.
+    """Constant node of a plan.
 
     inside: whether it is a node of the step's net, not of the outer net.
     number, type: its number in that net, and its type.
@@ -74,16 +74,18 @@ class Places:
         self.filler(memory, target)(values)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """A function that writes the elements to memory, from the values of the sources."""
+        """Makes a function that writes the elements to memory, from the values of the sources."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
         in_order = places is None or np.array_equal(places, np.arange(type_.size))
 
         def put_all(values: Sequence[Array]) -> None:
+            """Writes all elements."""
             numbers[...] = values[0].reshape(-1)
 
         def put_some(values: Sequence[Array]) -> None:
+            """Writes the elements at the places."""
             numbers[...] = values[0].reshape(-1)[places]
 
         return put_all if in_order else put_some
@@ -123,7 +125,7 @@ class PackedParameters:
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Processor) -> list[Packing]:
-        """The packings into memory, for parameters of the shapes and strides of `like`."""
+        """Prepares packings into memory, for parameters of the shapes and strides of `like`."""
         gates = len(like)
         return [
             Packing(value, gate, gates, self.width, memory, target, self.weights)
@@ -184,12 +186,12 @@ class Scaled:
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """A function that writes the words to memory, from the values of the parameters."""
+        """Makes a function that writes the words to memory, from the values of the parameters."""
         return partial(self.fill, memory, target=target)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """The lines of a gate for a whole parameter [k, n], as 32-bit words [lines, n].
+    """Encodes a whole parameter [k, n] as the lines of a gate, 32-bit words [lines, n].
 
     shift: the number that is added to the integers of left sides; the initial sums correct for it.
     """
@@ -200,7 +202,7 @@ def scaled_lines(value: Array, shift: int) -> Array:
 
 
 def quads_of(numbers: Array) -> Array:
-    """Bytes [k, n] packed into 32-bit words [k / 4, n], padded with zeros."""
+    """Packs bytes [k, n] into 32-bit words [k / 4, n], padded with zeros."""
     size, columns = numbers.shape
     padded = np.zeros((-(-size // 4) * 4, columns), numbers.dtype)
     padded[:size] = numbers
@@ -213,7 +215,7 @@ Entry = Places | PackedParameters | Scaled
 
 @dataclass
 class Constants:
-    """The layout of a kernel's constants, as entries are added.
+    """Layout of a kernel's constants, as entries are added.
 
     entries: each entry with its offset in bytes.
     known: the offset of each entry by its key, so that equal entries are shared.
@@ -239,6 +241,9 @@ class Constants:
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
+        """Returns the offset in bytes of a table's entry; an entry with a new key is appended, with `size`
+        bytes.
+        """
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
@@ -247,7 +252,7 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, target: Processor) -> Array:
-        """New memory with all entries, from the values of the constants."""
+        """Allocates memory, and writes all entries to it from the values of the constants."""
         memory = POOL.take(self.size)
         for offset, entry in self.entries:
             if isinstance(entry, np.ndarray):
@@ -259,7 +264,9 @@ class Constants:
 
 
 def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
-    """The value of every constant node of the outer net and of the step's net, from the parameters."""
+    """Computes the value of every constant node of the outer net and of the step's net, from the
+    parameters.
+    """
     net, body = plan.net, plan.body
     outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
     values: Values = {(False, number): value for number, value in outer.items()}

@@ -65,7 +65,7 @@ work."""
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The sizes of packed blocks for a target and a dtype.
+    """Sizes of packed blocks of a contract, for a processor and a dtype.
 
     Groups and units are padded by a cache line: otherwise the same row of each would map to the same cache
     set.
@@ -108,7 +108,7 @@ class BlockSizes:
 
 @cache
 def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction:
-    """The machine code for a dtype and an encoding of the sides. It serves all shapes."""
+    """Returns the machine code for a dtype and an encoding of the sides. It serves all shapes."""
     return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
 
 
@@ -118,7 +118,7 @@ def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction
 def contract(
     left: Array, right: Array, places: Array | None, target: Processor, *, weights: str | None = None
 ) -> Array:
-    """The sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
+    """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
     places: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round sides of float32 to bfloat16; None for no rounding.
@@ -139,14 +139,14 @@ def contract(
 
 
 def can_be_kept(left: Array, right: Array) -> bool:
-    """Whether a `Contract` can be prepared for such sides: C-contiguous matrices of one dtype."""
+    """Tells whether a `Contract` can be prepared for such sides: C-contiguous matrices of one dtype."""
     same = left.dtype == right.dtype and left.dtype.name in DTYPES
     flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
     return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
 
 
 class Contract:
-    """A prepared contract for sides of fixed shapes and dtype, with its memory and the words of each thread.
+    """Prepared contract for sides of fixed shapes and dtype, with its memory and the words of each thread.
 
     left, right: the numbers of columns of the sides.
     places: the indices of the rows to be summed, in order.
@@ -170,7 +170,9 @@ class Contract:
         self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
 
     def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """The words of a thread that computes a range of groups and of units; it allocates packed memory."""
+        """Makes the words of a thread that computes a range of groups and of units; allocates packed
+        memory.
+        """
         sizes = self.sizes
         packed = [
             POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
@@ -195,7 +197,7 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """The contract of these sides, [m, n]. It is written to `out`, a C-contiguous array, if given."""
+        """Computes the contract of these sides, [m, n], into `out`, a C-contiguous array, if given."""
         result = np.empty(self.columns, self.dtype) if out is None else out
         total = result if self.padded is None else self.padded
         total[...] = 0
@@ -216,7 +218,7 @@ class Contract:
 
 
 def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """The range of groups and of units of each of at most `count` threads.
+    """Returns the range of groups and of units of each of at most `count` threads.
 
     Threads divide the groups or the units, whichever are more.
 
@@ -229,6 +231,6 @@ def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tu
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
-    """0..size in at most `count` ranges, all but the last of a length that is a multiple of `multiple`."""
+    """Cuts 0..size into at most `count` ranges, whose lengths (but the last) are multiples of `multiple`."""
     length = -(-size // (count * multiple)) * multiple
     return [(first, min(size, first + length)) for first in range(0, size, length)]

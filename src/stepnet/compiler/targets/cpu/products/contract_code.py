@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Module:
-    """The module with the function `contract`, for sides of a dtype and their encoding."""
+    """Generates the module with the function `contract`, for sides of a dtype and their encoding."""
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
@@ -25,7 +25,7 @@ def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Mod
 
 @dataclass(frozen=True)
 class SidePacking:
-    """How a side is packed.
+    """Way in which a side of a contract is packed.
 
     name: "left" or "right".
     part: the name of a part: "group" or "unit".
@@ -42,18 +42,18 @@ class SidePacking:
 
 
 class ContractCode:
-    """The code of one thread's share of a contract."""
+    """Writer of the code of one thread's share of a contract."""
 
     def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
     def word(self, name: str) -> ir.Value:
-        """A word of the thread, as an integer."""
+        """Loads a word of the thread, as an integer."""
         return self.code.read(I64, self.code.at(self.words, 8 * WORD[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
-        """A word of the thread, as a pointer."""
+        """Loads a word of the thread, as a pointer."""
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
@@ -72,7 +72,7 @@ class ContractCode:
         code.ret(code.number(0))
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
-        """An integer divided by another, rounded up."""
+        """Divides an integer by another, rounded up."""
         return self.code.sdiv(self.code.add(value, self.code.number(divisor - 1)), self.code.number(divisor))
 
     # ---- packing
@@ -80,7 +80,9 @@ class ContractCode:
     def pack(
         self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
     ) -> None:
-        """Packs `count` rows of a side into `words` words, and fills the words up to `whole` with zeros."""
+        """Writes code that packs `count` rows of a side into `words` words, and zeros the words up to
+        `whole`.
+        """
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
         begin, end = self.word(f"first_{side.part}"), self.word(f"last_{side.part}")
@@ -91,6 +93,7 @@ class ContractCode:
         source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
         def packed(place: ir.Value, word: ir.Value) -> ir.Value:
+            """Computes the pointer to a word of a part."""
             part = code.at(target, code.mul(place, code.number(side.part_bytes)))
             return code.at(part, code.mul(word, code.number(side.word_bytes)))
 
@@ -109,8 +112,9 @@ class ContractCode:
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """For each row of a word its pointer, and whether the row exists; if not, the pointer is to the last
-        row of the block.
+        """Computes, for each row of a word, its pointer and whether the row exists.
+
+        For a row that does not exist, the pointer is that of the last row of the block.
         """
         code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
@@ -125,7 +129,7 @@ class ContractCode:
     def encoded(
         self, side: "SidePacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
-        """The packed words of `width` columns of these rows."""
+        """Loads and encodes `width` columns of these rows as packed words."""
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
@@ -136,7 +140,9 @@ class ContractCode:
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Adds the product of the packed sides to the total: by wide tiles, then one unit at a time."""
+        """Writes code that adds the product of the packed sides to the total: by wide tiles, then one unit at
+        a time.
+        """
         code, tile = self.code, self.sizes.tile
         units = code.sub(self.word("last_unit"), self.word("first_unit"))
         wide = code.mul(code.sdiv(units, code.number(tile.units)), code.number(tile.units))
@@ -146,7 +152,7 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
-        """Computes the sums of one tile, and adds them to the total."""
+        """Writes code that computes the sums of one tile, and adds them to the total."""
         code, sizes = self.code, self.sizes
         itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
         left = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))

@@ -51,7 +51,7 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 
 
 class Packing:
-    """The packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides.
+    """Packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides.
 
     like: a matrix of that shape, dtype and strides.
     gate, gates: the position of the matrix among the gates, and their number.
@@ -117,7 +117,8 @@ class Packings:
 
 
 def words_of(inner: int, weights: str | None) -> int:
-    """The number of packed words for `inner` values of k: elements without encoding, else words of 32 bits.
+    """Returns the number of packed words for `inner` values of k: elements without encoding, else words of 32
+    bits.
 
     >>> words_of(5, "bfloat16"), words_of(5, None)
     (3, 5)
@@ -127,5 +128,5 @@ def words_of(inner: int, weights: str | None) -> int:
 
 @cache
 def kernel(target: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
-    """The machine code for an element size and an encoding. It serves all shapes, dtypes and strides."""
+    """Returns the machine code for an element size and an encoding, which serves all shapes and strides."""
     return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

@@ -13,7 +13,7 @@ Move = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
 def write_pack(target: Processor, itemsize: int, width: int, weights: str | None) -> ir.Module:
-    """The module with the function `pack`, for an element size and an encoding."""
+    """Generates the module with the function `pack`, for an element size and an encoding."""
     module = ir.Module("pack")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
@@ -24,7 +24,9 @@ def write_pack(target: Processor, itemsize: int, width: int, weights: str | None
 
 
 class PackCode:
-    """The code that packs matrices. kind: the arithmetic of their encoding; None for plain elements."""
+    """Writer of the code that packs matrices. kind: the arithmetic of their encoding; None for plain
+    elements.
+    """
 
     def __init__(
         self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
@@ -45,7 +47,9 @@ class PackCode:
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Packs all unit blocks of a matrix: the full ones by vectors, the last partial one by elements."""
+        """Writes code that packs all unit blocks of a matrix: full ones by vectors, the last partial one by
+        elements.
+        """
         code = self.code
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
@@ -69,7 +73,9 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The pointers to the elements of the first k of a word of a unit block, and to the packed word."""
+        """Computes the pointers to the elements of the first k of a word of a unit block, and to the packed
+        word.
+        """
         code, words = self.code, self.words
         k = code.mul(word, code.number(self.terms))
         column = code.mul(code.mul(block, code.number(self.width)), words["column_bytes"])
@@ -80,13 +86,18 @@ class PackCode:
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Packs words `first` to `last` of all full unit blocks by the function `move`, `step` at a time."""
+        """Writes code that packs words `first` to `last` of all full unit blocks by the function `move`.
+
+        step: the number of words that `move` packs at a time.
+        """
         code = self.code
         with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """The packed word that begins at an address, for one column or a vector of columns (by `type_`).
+        """Loads and encodes the word that begins at an address, for one column or a vector of columns (by
+        `type_`).
+
         Elements beyond the last k are 0.
         """
         code = self.code
@@ -100,17 +111,19 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """The packed words of vectors of elements, one vector for each k of a word."""
+        """Packs vectors of elements, one for each k of a word, into words."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Packs a word whose elements are contiguous."""
+        """Writes code that packs a word whose elements are contiguous."""
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Packs a square block: as many k as a vector has elements, of a matrix with contiguous columns. The
-        block is read by columns and transposed in registers.
+        """Writes code that packs a square block, with as many k as a vector has elements, of contiguous
+        columns.
+
+        The block is read by columns and transposed in registers.
         """
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
@@ -129,7 +142,7 @@ class PackCode:
             packed = code.at(packed, self.words["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Packs a word whose elements are a stride apart."""
+        """Writes code that packs a word whose elements are a stride apart."""
         code = self.code
         for place in range(self.width):
             number = self.encoded(self.element, source, word)
@@ -138,7 +151,7 @@ class PackCode:
 
 
 def interleave(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:
-    """The elements of two vectors interleaved, from element `first` of each on."""
+    """Interleaves the elements of two vectors, from element `first` of each on."""
     width = width_of(a)
     order = [place for index in range(first, first + width // 2) for place in (index, width + index)]
     return code.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))

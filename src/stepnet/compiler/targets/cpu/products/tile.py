@@ -28,7 +28,7 @@ more accumulators it is unrolled by half of that: an iteration is long enough, a
 
 @dataclass(frozen=True)
 class Left:
-    """The left side of a tile.
+    """Addresses of the left side of a tile.
 
     pointers: the pointer to the first row, or a pointer for each row.
     stride: the bytes from row to row, if there is a single pointer.
@@ -40,7 +40,9 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """The addresses of `count` rows at an offset: for each a pointer, and an offset from it in bytes."""
+        """Computes the addresses of `count` rows at an offset: for each a pointer, and an offset from it in
+        bytes.
+        """
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
@@ -61,7 +63,8 @@ def accumulate(
     unit_bytes: int | None = None,
     begun: Sums | None = None,
 ) -> Sums:
-    """The accumulators [row][unit][gate] of a tile, after all words of k.
+    """Writes the microkernel: adds the products of all words of k; returns the accumulators
+    [row][unit][gate].
 
     packed: the pointer to the tile's first unit block of packed parameters.
     kind: the arithmetic.
@@ -88,7 +91,7 @@ def accumulate(
 
 @dataclass(frozen=True)
 class TileIteration:
-    """One iteration of the loop over k, which adds the products of a few words of k to a tile's accumulators.
+    """Iteration of the loop over k, which adds the products of a few words of k to a tile's accumulators.
 
     The fields are the parameters of `accumulate`.
     """
@@ -104,17 +107,17 @@ class TileIteration:
     unit_bytes: int
 
     def flat(self, sums: Sums) -> list[ir.Value]:
-        """The accumulators as a flat list, which the loop carries."""
+        """Flattens the accumulators to a list, which the loop carries."""
         return [value for units in sums for gates in units for value in gates]
 
     def by_place(self, flat: Sequence[ir.Value]) -> Sums:
-        """The accumulators of a flat list as [row][unit][gate]."""
+        """Arranges the accumulators of a flat list as [row][unit][gate]."""
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
     def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """The accumulators plus the products of `count` words of k, from word `place` on."""
+        """Adds the products of `count` words of k, from word `place` on, to the accumulators."""
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
@@ -122,6 +125,7 @@ class TileIteration:
         pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
+            """Adds the products of one row, unit and gate."""
             for number, part in zip(numbers, column, strict=True):
                 sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
 
@@ -129,6 +133,7 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
+                """Loads the elements of one row of the left side."""
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 
@@ -148,7 +153,7 @@ class TileIteration:
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
-        """The unpacked parameters of a gate of a unit block, for word k of the turn."""
+        """Loads and unpacks the parameters of a gate of a unit block, for word k of the turn."""
         vector_bytes = self.width * self.kind.word_bytes
         place = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
         return self.kind.unpacked(
@@ -156,7 +161,7 @@ class TileIteration:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """The elements of the left side for a word of k, each broadcast to a vector."""
+        """Loads the elements of the left side for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
         places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
         return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]

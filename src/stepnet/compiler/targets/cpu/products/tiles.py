@@ -46,7 +46,7 @@ turns would fetch all cache lines and use half of each."""
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile.
+    """Size of a register tile.
 
     rows: the number of rows.
     units: the number of unit blocks.
@@ -61,7 +61,7 @@ class Tile:
 def tiles(
     target: Processor, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
 ) -> tuple[Tile, ...]:
-    """The tiles for work of `gates` products per unit, those of more rows first; the last has one row.
+    """Chooses the tiles for `gates` products per unit, those of more rows first; the last has one row.
 
     blocks: the number of unit blocks.
     vectors: the registers that one vector of the work takes.
@@ -75,6 +75,7 @@ def tiles(
     most_sums = registers * 3 // (3 + parts)
 
     def rows_that_fit(columns: int) -> int:
+        """Returns the most rows whose registers suffice."""
         fitting = (
             rows
             for rows in range(MOST_ROWS, 1, -1)
@@ -83,7 +84,7 @@ def tiles(
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
-        """The unit blocks that give enough accumulators to hide latency, but no more than `most`."""
+        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`."""
         units = 1
         while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
             # Two tiles, which threads can divide, are better than one, even if they hide less latency.
@@ -107,11 +108,13 @@ def tiles(
 
 
 def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
-    """The tile that takes turns and so has more rows than the largest tile without turns, if it takes no more
-    cycles per row; else none.
+    """Yields the tile that takes turns and so has more rows than the largest tile without turns.
+
+    Yields none if it takes more cycles per row.
     """
 
     def per_row(tile: Tile) -> float:
+        """Returns the cycles that a tile takes per row."""
         return cycles(tile, gates, 0) / tile.rows
 
     numbers = (turns for turns in range(2, divisor + 1) if divisor % turns == 0)
@@ -122,13 +125,14 @@ def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int
 
 
 def power_of_two(most: int) -> int:
-    """The largest power of two that is at most `most`."""
+    """Returns the largest power of two that is at most `most`."""
     return 1 << (most.bit_length() - 1)
 
 
 def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
-    """The cycles that a tile takes for one k of one unit block: the maximum of those for its multiply-adds,
-    its loads, its bytes of parameters and the latency.
+    """Estimates the cycles that a tile takes for one k of one unit block.
+
+    They are the maximum of those for its multiply-adds, its loads, its bytes of parameters and the latency.
 
     >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
     [12.0, 4.8, 4.8]
@@ -143,15 +147,13 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """The cycles that a tile takes for one k of one unit block if its parameters are in the L1 cache, with
-    its share of the elementwise work.
-    """
+    """Estimates the cycles for one k of a unit block with near parameters, and elementwise work."""
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """The number of tiles of each shape that compute at least `rows` rows in the fewest cycles."""
+    """Returns the number of tiles of each shape that compute at least `rows` rows in the fewest cycles."""
     return cheapest(shapes, rows, gates, vector_bytes)[1]
 
 
@@ -159,7 +161,7 @@ def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) ->
 def cheapest(
     shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
 ) -> tuple[float, tuple[int, ...]]:
-    """The cycles of the best tiles for `rows` rows, and the number of tiles of each shape."""
+    """Returns the cycles of the best tiles for `rows` rows, and the number of tiles of each shape."""
     if rows <= 0:
         return 0.0, (0,) * len(shapes)
     choices: list[tuple[float, tuple[int, ...]]] = []

@@ -26,7 +26,7 @@ Decided = TypeVar("Decided", Concurrency, Wavefront)
 
 @dataclass
 class Arrangement:
-    """How the calls of all kernels run.
+    """Decision how the calls of all kernels run on threads.
 
     waves: the kernels that run at the same time, by position.
     ways: for each kernel, how threads divide its call.
@@ -60,7 +60,7 @@ class Arranger:
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
     def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
-        """How calls run. laid: the layouts of their sequences."""
+        """Decides how calls run on threads. laid: the layouts of their sequences."""
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
         ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
@@ -81,7 +81,7 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
-        """The waves of kernels that do not depend on each other: one wave, or one wave each."""
+        """Decides on kernels that do not depend on each other: returns one wave, or one wave each."""
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
         sizes = tuple(all_sizes[place] for place in wave)
@@ -93,7 +93,7 @@ class Arranger:
         return (tuple(wave[place] for place in decided.order),)
 
     def groups(self, line: tuple[int, ...], sizes: Sequence[CallSize], most: int, made: Arrangement) -> Waves:
-        """The waves of the layers of a stack: each is a wavefront of some consecutive layers."""
+        """Decides on the layers of a stack: returns waves, each a wavefront of some consecutive layers."""
         size, (loads, machine) = sizes[line[0]], self.loads(line)
         decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
         groups, first = list[tuple[int, ...]](), 0
@@ -105,18 +105,18 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """The loads of kernels, and the machine."""
+        """Returns the loads of kernels, and the machine."""
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Whether kernels run over the same sequences, so that their steps correspond."""
+    """Tells whether kernels run over the same sequences, so that their steps correspond."""
     return all(laid[place] is laid[line[0]] for place in line)
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
-    """The cached decision for a key; a new one is made and cached."""
+    """Returns the cached decision for a key; a new one is made and cached."""
     answer = known.get(key)
     if answer is None:
         if len(known) >= DECIDED:

@@ -46,7 +46,7 @@ FROZEN_STEP_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of calls that prepared memory fits.
+    """Shape of calls that prepared memory fits.
 
     waves: the kernels of each wave, by position.
     lanes: for each kernel, the number of lanes of each set.
@@ -65,10 +65,10 @@ class Shape:
 
 
 class HasSets(Protocol):
-    """An object that divides the sequences of a call into sets of lanes."""
+    """Protocol of an object that divides the sequences of a call into sets of lanes."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
         ...
 
 
@@ -106,7 +106,7 @@ class PreparedChain:
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """The tasks of a wave's kernels, ready to run."""
+        """Prepares the tasks of a wave's kernels."""
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
             (self.natives[place].compiled.run, address)
@@ -152,13 +152,13 @@ class KernelChain:
         self.spare: list[PreparedChain] = []
 
     def started(self) -> "Started":
-        """A new run of the chain, to which the calls of all kernels are added."""
+        """Begins a run of the chain, to which the calls of all kernels are added."""
         return Started(self)
 
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Workspaces for calls, with all words written.
+        """Prepares workspaces for calls, with all words written.
 
         ending: makes the sets of lanes of a single call whose sequences may end early.
         """
@@ -184,7 +184,7 @@ class KernelChain:
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """The workspaces that an earlier call of this shape left; None if there are none."""
+        """Takes the workspaces that an earlier call of this shape left; None if there are none."""
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
@@ -204,7 +204,7 @@ class KernelChain:
 
 
 def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
-    """Removes an element from a list; False if another thread has removed it before."""
+    """Removes an element from a list; returns False if another thread has removed it before."""
     try:
         spare.remove(prepared)
     except ValueError:
@@ -213,7 +213,7 @@ def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bo
 
 
 class Started:
-    """A run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
+    """Run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
 
     def __init__(self, chain: KernelChain) -> None:
         self.chain = chain
@@ -222,7 +222,7 @@ class Started:
         self.arrays: list[CallArrays] = []
 
     def add(self, call: Call) -> Results:
-        """The result arrays of the next kernel's call. `run` computes their contents."""
+        """Adds the next kernel's call; returns its result arrays, whose contents `run` computes."""
         form = CallForm(self.chain.natives[len(self.calls)].kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
@@ -243,7 +243,7 @@ class Started:
         chain.give_back(prepared)
 
     def frozen(self) -> "Frozen | None":
-        """A prepared run for further calls of the same shapes; None if one of the calls cannot be frozen.
+        """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
 
         Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
         keep much memory: they take so long that preparing them costs little.
@@ -283,11 +283,11 @@ class Frozen:
 
     @property
     def bytes(self) -> int:
-        """The memory of its workspaces."""
+        """The memory of the workspaces."""
         return self.prepared.bytes
 
     def started(self) -> "StartedFrozen":
-        """A new run, to which the arrays of all calls are added."""
+        """Begins a run, to which the arrays of all calls are added."""
         return StartedFrozen(self)
 
     def call(
@@ -307,7 +307,7 @@ class Frozen:
 
 
 class StartedFrozen:
-    """A run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
+    """Run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
 
     def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
@@ -316,7 +316,9 @@ class StartedFrozen:
     def add(
         self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
     ) -> Results:
-        """The result arrays of the next kernel's call. `run` computes their contents."""
+        """Adds the arrays of the next kernel's call; returns its result arrays, whose contents `run`
+        computes.
+        """
         form = self.frozen.forms[len(self.arrays)]
         arrays = form.arrays(sequences, initial, statics, form.results())
         self.arrays.append(arrays)

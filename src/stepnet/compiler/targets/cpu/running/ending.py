@@ -46,7 +46,7 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """The words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
+    """Words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
@@ -77,7 +77,7 @@ class Room:
 
 
 class Ending:
-    """One call of a kernel whose sequences may end early."""
+    """Call of a kernel whose sequences may end early."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
         (self.native,) = chain.natives
@@ -94,7 +94,9 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """At most `count` sets of lanes, which take sequences from one queue. `seconds` is not used."""
+        """Returns at most `count` sets of lanes, which take sequences from one queue. `seconds` is not
+        used.
+        """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
         self.rooms = [self.room(number) for number in range(count)]
@@ -102,7 +104,7 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """The words and the output buffers of a set of lanes."""
+        """Makes the words and the output buffers of a set of lanes."""
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
@@ -122,7 +124,7 @@ class Ending:
         return room
 
     def results(self) -> Results:
-        """The results of the call; raises `InputError` if an index is outside its table."""
+        """Runs the call, and returns its results; raises `InputError` if an index is outside its table."""
         self.native.begin(self.call, self.arrays)
         prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
         (self.spaces,) = prepared.spaces
@@ -153,7 +155,9 @@ class Ending:
                 room.get(space)
 
     def in_order(self, parts: Sequence[OutputRows]) -> list[Array]:
-        """The outputs of all steps that were taken, sequence by sequence; or only those of the last steps."""
+        """Returns the outputs of all steps that were taken, sequence by sequence; or only those of the last
+        steps.
+        """
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
         if call.last_only:

@@ -28,7 +28,7 @@ Kinds = Mapping[str, Sequence[Array | None]]
 
 
 class NodeRows(NamedTuple):
-    """The values of a node.
+    """Values of a node, as rows of an array.
 
     array: an array with these values, which may have further rows.
     places: the rows of the array with the values, in order; None for all rows.
@@ -45,7 +45,7 @@ class NodeRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Finish:
-    """The work of a plan after its loop.
+    """Work of a plan after its loop.
 
     plan: the plan.
     needs: the arrays that the work reads.
@@ -60,7 +60,8 @@ class Finish:
 
     @classmethod
     def of(cls, plan: Plan, needs: Needs, values: Values, target: Processor) -> "Finish | None":
-        """The work of a plan after its loop; None if its only results are outputs and final memories.
+        """Makes the work of a plan after its loop; None if its only results are outputs and final
+        memories.
 
         values: the constants of the plan, computed from the parameters.
         """
@@ -74,7 +75,7 @@ class Finish:
 
 
 class FinishCall:
-    """The work after the loop for calls with the same layout of sequences."""
+    """Work after the loop for calls with the same layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
         self.finish, self.plan = finish, finish.plan
@@ -101,6 +102,7 @@ class FinishCall:
         ]
 
         def of_rows(number: int) -> Shape:
+            """Returns shape and dtype of a value per row."""
             return (batch, *net.type_of(number).shape), net.type_of(number).dtype
 
         types = [net.type_of(number) for number in needs.kept]
@@ -110,12 +112,13 @@ class FinishCall:
         self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
 
     def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
-        """The arrays that the work reads and writes, by kind: those of the results, and new ones.
+        """Returns the arrays that the work reads and writes, by kind: those of the results, and new ones.
 
         memory: the buffer for the values of all steps.
         """
 
         def made(places: list[tuple[int, Shape]]) -> list[Array]:
+            """Returns arrays of the results at their places, and new arrays for others."""
             return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
 
         return {
@@ -126,7 +129,7 @@ class FinishCall:
         }
 
     def values(self, kinds: Kinds) -> dict[int, NodeRows]:
-        """The values that reductions and totals read, by their numbers in the net."""
+        """Returns the values that reductions and totals read, by their numbers in the net."""
         values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:
             array = kinds[kind][place]
@@ -147,14 +150,14 @@ class FinishCall:
                 array[...] = reduced(how, source, self.offsets, self.finish.target)
 
     def can_keep_sums(self, source: NodeRows, array: Array) -> bool:
-        """Whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
+        """Tells whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
         values = source.array
         flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
         same = values.dtype == array.dtype and values.dtype.name in DTYPES
         return bool(flat) and same and source.places is self.places
 
     def sums_of(self, number: int, array: Array) -> Sums:
-        """The prepared segment sum of a node, kept for the next call."""
+        """Returns the prepared segment sum of a node, kept for the next call."""
         if number not in self.sums:
             name, target = array.dtype.name, self.finish.target
             self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
@@ -175,7 +178,9 @@ class FinishCall:
                 array[...] = values[number].array
 
     def made(self, number: int, node: Node, operands: Sequence[NodeRows], out: Array | None) -> Array:
-        """A total. The buffers of contracts are kept for the next call; contracts may be written to `out`."""
+        """Computes a total. The buffers of contracts are kept for the next call; contracts may be written to
+        `out`.
+        """
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
         left, right = (operand.array for operand in operands)
@@ -194,7 +199,7 @@ class FinishCall:
 
 
 def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Array:
-    """The reduction over the steps of each sequence."""
+    """Reduces values over the steps of each sequence; how: "sum", "mean" or "max"."""
     if how not in ("sum", "mean") or values.places is None:
         return REDUCTIONS[how](values.packed, offsets)
     added = sums(values.array, values.places, offsets, target)
@@ -202,7 +207,7 @@ def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Ar
 
 
 def total(node: Node, operands: Sequence[NodeRows], target: Processor) -> Array:
-    """A total: a value computed from all rows."""
+    """Computes a total: a value of all rows."""
     if node.operation != "contract":
         return total_of(node, [operand.packed for operand in operands])
     left, right = operands

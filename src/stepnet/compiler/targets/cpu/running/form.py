@@ -19,7 +19,7 @@ NOTHING = JointAllocation([])
 
 
 class CallArrays(NamedTuple):
-    """The arrays of a call.
+    """Arrays of a call.
 
     in_order: all arrays, in the order of their argument words; None for omitted initial memories.
     final: the final memories.
@@ -48,7 +48,7 @@ class CallArrays(NamedTuple):
 
 
 class ArrayKinds:
-    """The kinds of arrays of all calls of a kernel.
+    """Kinds of arrays that all calls of a kernel have.
 
     outputs, rows, totals: the types of the results.
     filled: the types of the initial memories that must be present, by position; zeros replace omitted ones.
@@ -82,7 +82,7 @@ class ArrayKinds:
 
 
 class CallForm:
-    """Makes the arrays of calls with the same numbers of sequences and steps as one call."""
+    """Maker of the arrays of calls with the same numbers of sequences and steps as one call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
         positions = call.positions
@@ -110,7 +110,7 @@ class CallForm:
             self.finish.release()
 
     def results(self) -> Results:
-        """New arrays for the results; outputs are zeroed if no step writes some of their rows."""
+        """Allocates arrays for the results; outputs are zeroed if no step writes some of their rows."""
         outputs = [rows.new(self.count) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.others.new()
@@ -121,7 +121,7 @@ class CallForm:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """The arrays of a kind, with rows of inner sequences padded to whole vectors."""
+        """Pads the arrays of a kind: rows of inner sequences become whole vectors."""
         made = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
             array = made[place] if own == kind else None
@@ -134,7 +134,7 @@ class CallForm:
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> CallArrays:
-        """All arrays of a call, including those for results that are computed but not returned."""
+        """Collects all arrays of a call, including those for results that are computed but not returned."""
         begun = list(initial)
         for place, zeros in self.filled.items():
             if begun[place] is None:
@@ -157,14 +157,14 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """The largest number of steps of a block, in a call whose sequences may end early."""
+    """Returns the largest number of steps of a block, in a call whose sequences may end early."""
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 
 def is_appended(call: Call) -> bool:
-    """Whether the output rows of a call are appended to a buffer, since their number is not known.
+    """Tells whether the output rows of a call are appended to a buffer, since their number is not known.
 
     With `last_only` each sequence has one row, unless steps past its end are computed.
     """
@@ -172,7 +172,9 @@ def is_appended(call: Call) -> bool:
 
 
 def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
-    """For each axis, the offsets of inner sequences: of the words of each sequence, or of each step."""
+    """Lists, for each axis, the offsets of inner sequences: of the words of each sequence, or of each
+    step.
+    """
     owned = [axis.table == "owner" for axis in axes]
     offsets = [
         positions.beside[axis.name] if own else positions.inner[0]
@@ -185,8 +187,9 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
 
 
 def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
-    """The mean number of words of a row along each axis, rounded up to a power of two so that calls of about
-    the same size share decisions.
+    """Returns the mean number of words of a row along each axis.
+
+    It is rounded up to a power of two, so that calls of about the same size share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

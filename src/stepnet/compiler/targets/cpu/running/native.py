@@ -39,7 +39,7 @@ CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
 
 
 class Native:
-    """A kernel bound to its parameters. It holds no state of calls, so threads may share it."""
+    """Kernel bound to its parameters. It holds no state of calls, so threads may share it."""
 
     def __init__(
         self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
@@ -59,7 +59,7 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> ArrayKinds:
-        """The kinds of arrays of all calls."""
+        """Determines the kinds of arrays of all calls."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
@@ -98,14 +98,14 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """The size of a call, which decides how threads divide it."""
+        """Returns the size of a call, which decides how threads divide it."""
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
         )
 
     def partition(self, size: CallSize, most: int) -> Partition:
-        """How at most `most` threads divide a call of this size."""
+        """Decides how at most `most` threads divide a call of this size. Cached."""
         key = most, size
         known = self.partitions.get(key)
         if known is None:
@@ -117,19 +117,19 @@ class Native:
 
     @property
     def defers(self) -> bool:
-        """Whether a call without empty sequences runs only machine code, so that it can be deferred."""
+        """Tells whether a call without empty sequences runs only machine code, so that it can be deferred."""
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property
     def ends_early(self) -> bool:
-        """Whether sequences of a call may end early."""
+        """Tells whether sequences of a call may end early."""
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
         return same and self.finish is None
 
     def room(self, call: Call) -> int:
-        """The number of words that scratch memory must hold: at least the longest inner sequence."""
+        """Returns the number of words that scratch memory must hold: at least the longest inner sequence."""
         longest = [
             int(np.diff(array).max(initial=0))
             for array in offsets_by_axis(self.compiled.axes, call.positions)
@@ -137,11 +137,11 @@ class Native:
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
-        """Scratch memory for one set of lanes; see `Workspace`."""
+        """Allocates scratch memory for one set of lanes; see `Workspace`."""
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
-        """The argument words of a call for a set of lanes.
+        """Lists the argument words of a call for a set of lanes.
 
         ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
             no limit.
@@ -163,7 +163,7 @@ class Native:
         self.keep_idle(call, arrays)
 
     def made_of(self, arrays: CallArrays) -> list[bytes]:
-        """The contents, as bytes, of the arrays from which values are computed once per sequence."""
+        """Returns the contents, as bytes, of the arrays from which values are computed once per sequence."""
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
         return [array.tobytes() for array in read if array is not None]

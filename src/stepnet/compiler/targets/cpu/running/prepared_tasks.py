@@ -18,7 +18,7 @@ OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class PreparedTasks:
-    """The tasks of some workspaces, to be run repeatedly.
+    """Tasks of some workspaces, to be run repeatedly.
 
     tasks: in the order in which threads take them, the longest first.
     spaces: the workspaces of the tasks.
@@ -50,7 +50,7 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """The orders for more than one task."""
+        """Makes the orders for more than one task."""
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
@@ -88,7 +88,7 @@ class PreparedTasks:
 
 
 class DividedTasks(PreparedTasks):
-    """A prepared step that is divided among the threads that are awake.
+    """Prepared step that is divided among the threads that are awake.
 
     To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not
     waited for; they are woken for later steps if steps follow each other closely.
@@ -97,7 +97,7 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Orders that wake nobody."""
+        """Makes orders that wake nobody."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:

@@ -9,7 +9,7 @@ from stepnet.compiler.targets.watching import Progress
 
 
 class Reach:
-    """The progress of prepared calls.
+    """Reader of the progress of prepared calls.
 
     waves: the kernels that run at the same time, by position.
     spaces: the workspaces of each kernel.
@@ -20,7 +20,7 @@ class Reach:
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """The progress of the call while its wave `at` runs, or when that wave is done."""
+        """Returns the progress of the call while its wave `at` runs, or when that wave is done."""
         kernels = [[space.done() for space in spaces] for spaces in self.spaces]
         steps = all_steps = 0
         for number, wave in enumerate(self.waves):

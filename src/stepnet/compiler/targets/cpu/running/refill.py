@@ -25,7 +25,7 @@ Key = tuple[bool, int]
 
 
 class ParameterView(NamedTuple):
-    """A view of a parameter: its byte offset, shape, dtype and strides."""
+    """View of a parameter: its byte offset, shape, dtype and strides."""
 
     parameter: int
     offset: int
@@ -34,14 +34,14 @@ class ParameterView(NamedTuple):
     strides: tuple[int, ...]
 
     def of(self, parameters: Sequence[Array]) -> Array:
-        """This view of other parameters."""
+        """Makes this view of other parameters."""
         # NumPy checks that the view stays inside the buffer of the parameter.
         buffer = parameters[self.parameter]
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
 
     @classmethod
     def of_array(cls, array: Array, parameters: Sequence[Array]) -> "ParameterView | None":
-        """An array as a view of one of these parameters; None if it shares memory with none."""
+        """Describes an array as a view of one of these parameters; None if it shares memory with none."""
         for place, parameter in enumerate(parameters):
             if array is parameter or np.may_share_memory(array, parameter):
                 offset = pointer(array) - pointer(parameter)
@@ -50,7 +50,7 @@ class ParameterView(NamedTuple):
 
 
 class Refill:
-    """A function that fills the memory of a bound kernel with other, C-contiguous parameters.
+    """Function that fills the memory of a bound kernel with other, C-contiguous parameters.
 
     plan: the plan of the kernel.
     constants: the layout of its constants.
@@ -109,11 +109,11 @@ class Refill:
         ]
 
     def key(self, inside: bool, number: int) -> Key:
-        """The key of a constant in the net that computes it: the outer net for inputs of the body."""
+        """Returns the key of a constant in the net that computes it: the outer net for inputs of the body."""
         return self.outside.get((inside, number), (inside, number))
 
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """The values of the `wanted` constants; fills the memory."""
+        """Fills the memory from these parameters; returns the values of the `wanted` constants."""
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
@@ -126,7 +126,7 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """The value of a constant. known: the values computed in this call, to which it is added."""
+        """Computes the value of a constant. known: the values computed in this call, to which it is added."""
         if key in self.fixed:
             return self.fixed[key]
         if key not in known:

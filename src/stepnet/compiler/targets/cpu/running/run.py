@@ -21,7 +21,7 @@ class Runner:
         self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call; raises `InputError` if an index is outside its table."""
+        """Runs a call, and returns its results; raises `InputError` if an index is outside its table."""
         if call.until is not None:
             from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes have such calls
 
@@ -41,12 +41,12 @@ class Runner:
         self.chain.release()
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Runs single steps of a subset of this call's rows."""
+        """Prepares single steps of a subset of this call's rows."""
         made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
         return made or CalledSteps(self, call, results)
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the current contents of its arrays, prepared once."""
+        """Prepares this call; returns a function that runs it on the current contents of its arrays."""
         native = self.native
         if native.compiled.axes:  # other calls have other inner sequences
             return called_again(self, call, results)
@@ -61,6 +61,7 @@ class Runner:
         seen = native.made_of(arrays)
 
         def run_whole() -> None:
+            """Runs the call with the work before and after the steps."""
             nonlocal seen
             now = native.made_of(arrays)
             if native.compiled.sequences is not None and now != seen:
@@ -73,7 +74,7 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """The prepared form of further calls of the same shapes; None if this call cannot be prepared."""
+        """Prepares further calls of the same shapes; None if this call cannot be prepared."""
         started = self.chain.started()
         started.add(call)
         frozen = started.frozen()
@@ -81,6 +82,6 @@ class Runner:
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
-    """The chain of bound kernels; None if one of them has work for NumPy between the machine code."""
+    """Makes the chain of bound kernels; None if one of them has work for NumPy between the machine code."""
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     return KernelChain(natives, waves, lines) if len(natives) == len(bounds) else None

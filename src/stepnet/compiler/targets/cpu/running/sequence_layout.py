@@ -46,7 +46,7 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def rounded(filled: int, longest: int, steps: int) -> CallSize:
-    """The size of a call, rounded so that calls of about the same size share decisions.
+    """Rounds the size of a call, so that calls of about the same size share decisions.
 
     >>> rounded(64, 500, 5130)
     CallSize(filled=64, longest=512, steps=6144, words=())
@@ -59,7 +59,7 @@ def rounded(filled: int, longest: int, steps: int) -> CallSize:
 
 
 def few_digits(number: int) -> int:
-    """A number rounded up to three significant binary digits.
+    """Rounds a number up to three significant binary digits.
 
     >>> few_digits(7), few_digits(65), few_digits(81)
     (7, 80, 96)
@@ -69,7 +69,7 @@ def few_digits(number: int) -> int:
 
 
 class SequenceLayout:
-    """The lengths and positions of a call's sequences, and the sets of lanes computed so far.
+    """Layout of a call's sequences: lengths, positions, and the sets of lanes computed so far.
 
     filled: the number of sequences that are not empty.
     longest, steps: the steps of the longest sequence, and of all sequences.
@@ -96,7 +96,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """The layout of sequences at these positions, computed once."""
+        """Returns the layout of sequences at these positions, computed once."""
         laid = positions.derived.get(KNOWN)
         if laid is None:
             laid = positions.derived[KNOWN] = cls(positions)
@@ -108,7 +108,7 @@ class SequenceLayout:
         return np.zeros(self.rows, np.int64)
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
         even = seconds >= EVEN_SECONDS
         known = self._sets.get((count, even))
         if known is None:
@@ -117,7 +117,7 @@ class SequenceLayout:
         return known
 
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
-        """The lanes of each set; none if all sequences are empty.
+        """Assigns sequences to the lanes of each set; empty if all sequences are empty.
 
         even: whether to use only as many lanes as can stay active until the end.
         """
@@ -131,18 +131,18 @@ class SequenceLayout:
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
-        """The largest power of two of lanes per set that can all be as long as the longest sequence."""
+        """Returns the largest power of two of lanes per set that can all stay busy until the end."""
         working = max(1, self.steps // (self.longest * count))
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """The number of lanes of a set, and its argument words."""
+        """Returns the number of lanes of a set, and its argument words."""
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """The argument words of sets of lanes that take sequences from a queue in this order.
+        """Lists the argument words of sets of lanes that take sequences from a queue in this order.
 
         endings: the words `ENDING` of each set.
         """

@@ -35,7 +35,7 @@ pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_
 
 
 class Share(NamedTuple):
-    """The rows of a step that one workspace runs.
+    """Share of the rows of a step that one workspace runs.
 
     space: the workspace.
     order: the table of the rows.
@@ -54,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """How a number of rows is run: the prepared workspaces, and the share of rows of each."""
+    """Arrangement for a number of rows: the prepared workspaces, and the share of rows of each."""
 
     prepared: PreparedChain
     shares: tuple[Share, ...]
@@ -74,7 +74,7 @@ class RowSteps:
         self.latest: dict[int, Arranged] = {}
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """A function that runs a step of these rows. It is valid until the next call of `of`."""
+        """Returns a function that runs a step of these rows. It is valid until the next call of `of`."""
         count = len(rows)
         self.starts[rows] = np.arange(count)
         arranged = self.arranged.get(count)
@@ -114,7 +114,7 @@ class RowSteps:
         POOL.give_back(record)
 
     def arrange(self, count: int) -> Arranged:
-        """The workspaces for `count` rows, and the tables of the rows that each of them runs."""
+        """Prepares the workspaces for `count` rows, and the tables of the rows that each of them runs."""
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)
@@ -130,7 +130,7 @@ class RowSteps:
         return Arranged(prepared, tuple(shares))
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
-        """The workspaces of `sets` sets of at most `room` lanes."""
+        """Returns the workspaces of `sets` sets of at most `room` lanes."""
         key = sets, together, room
         prepared = self.prepared.get(key)
         if prepared is None:
@@ -144,7 +144,7 @@ class RowSteps:
 
 
 def runs_steps(native: Native) -> bool:
-    """Whether a kernel can run single steps of a subset of the rows in machine code.
+    """Tells whether a kernel can run single steps of a subset of the rows in machine code.
 
     It cannot if a step has inner sequences, if there is work after the loop, or if values computed once per
     sequence depend on the initial memory.

@@ -36,7 +36,7 @@ ABREAST = 4
 
 
 def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Array:
-    """The sum over each sequence; zeros for an empty one.
+    """Computes the sum over each sequence; zeros for an empty one.
 
     places: the rows of the values, sequence by sequence.
     offsets: where each sequence begins in `places`, and where the last one ends.
@@ -50,7 +50,7 @@ def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Arr
 
 
 class Sums:
-    """A prepared segment sum of rows of `columns` numbers with fixed places and offsets."""
+    """Prepared segment sum of rows of `columns` numbers, with fixed places and offsets."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
@@ -75,5 +75,5 @@ class Sums:
 
 @cache
 def kernel(target: Processor, dtype: str) -> NativeFunction:
-    """The machine code for a dtype; it serves all shapes."""
+    """Returns the machine code for a dtype; it serves all shapes."""
     return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)

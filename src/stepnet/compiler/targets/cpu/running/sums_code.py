@@ -9,7 +9,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_sums(target: Processor, dtype: str) -> ir.Module:
-    """The module of the function `sums`, for numbers of a dtype."""
+    """Generates the module of the function `sums`, for numbers of a dtype."""
     module = ir.Module("sums")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "sums")
@@ -18,7 +18,7 @@ def write_sums(target: Processor, dtype: str) -> ir.Module:
 
 
 class SumsCode:
-    """The code that adds each row of a sequence to its sum, which is initialized to zeros."""
+    """Writer of the code that adds each row of a sequence to its sum, which is initialized to zeros."""
 
     def __init__(self, code: Code, dtype: str, words: ir.Value) -> None:
         self.code, self.dtype, self.itemsize = code, dtype, np.dtype(dtype).itemsize

@@ -38,7 +38,7 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
 def block_rows(layout: Layout) -> int:
-    """The largest number of rows (lanes x steps) of a block of several steps."""
+    """Returns the largest number of rows (lanes x steps) of a block of several steps."""
     # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
     # evict the parameters of the steps from the last cache.
     if layout.load.others.weights >= FAR_BYTES:
@@ -47,7 +47,7 @@ def block_rows(layout: Layout) -> int:
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """The bytes of each part of a workspace in whole cache lines, by the word that points to it.
+    """Returns the bytes of each part of a workspace in whole cache lines, by the word that points to it.
 
     strides: the bytes of each record.
     lanes: the largest number of lanes.
@@ -69,17 +69,17 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
 
 
 def whole_lines(size: int) -> int:
-    """Bytes, rounded up to whole cache lines."""
+    """Rounds bytes up to whole cache lines."""
     return -(-size // LINE) * LINE
 
 
 def numbers_at(address: int, count: int) -> Array:
-    """The `count` 64-bit integers at an address, as an array."""
+    """Returns the `count` 64-bit integers at an address, as an array."""
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
 
 
 class Done(NamedTuple):
-    """The finished steps and sequences of a set of lanes, and the numbers of all of them."""
+    """Finished steps and sequences of a set of lanes, and the numbers of all of them."""
 
     steps: int
     all_steps: int
@@ -88,7 +88,7 @@ class Done(NamedTuple):
 
 
 class Workspace:
-    """The scratch memory of a set of lanes, and argument words for each thread that runs them.
+    """Scratch memory of a set of lanes, and argument words for each thread that runs them.
 
     compiled, constants: the machine code, and the memory with its constants.
     lanes: the number of lanes.
@@ -166,7 +166,7 @@ class Workspace:
         self._begun[:] = START
 
     def done(self) -> Done:
-        """The progress of the current call, while it pauses."""
+        """Returns the progress of the current call, while it pauses."""
         if until := self.rows[0][WORD["until"]]:
             return self._done_of_waiting(
                 dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
@@ -182,7 +182,8 @@ class Workspace:
         return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
 
     def _done_of_waiting(self, ending: Mapping[str, int]) -> Done:
-        """The progress of a call whose sequences may end early. Steps after an early end count as done.
+        """Returns the progress of a call whose sequences may end early. Steps after an early end count as
+        done.
 
         The first set of lanes counts all sequences that were taken from the queue. Each set subtracts what
         its own lanes still have to do, so the sum over all sets is right.
@@ -199,5 +200,5 @@ class Workspace:
         return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
 
     def _table(self, name: str, count: int) -> Array:
-        """The first `count` numbers of a table of the call."""
+        """Returns the first `count` numbers of a table of the call."""
         return numbers_at(self.rows[0][WORD[name]], count)

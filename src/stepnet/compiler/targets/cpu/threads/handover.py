@@ -72,7 +72,7 @@ Words of a task:
 
 @dataclass(frozen=True)
 class Signals:
-    """The compiled functions. Each takes one pointer.
+    """Compiled functions of the handover. Each takes one pointer.
 
     look(place): waits for a message (the word is THERE) and takes it.
     say(place): sends a message, and wakes the thread that sleeps there.
@@ -92,11 +92,11 @@ SIGNALS: dict[None, Signals] = {}
 
 
 def signals() -> Signals:
-    """The compiled functions: one object for all threads, even if several call this at the same time."""
+    """Returns the compiled functions: one object for all threads, even if several call this at once."""
     return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
 
 
 def compiled_signals() -> Signals:
-    """The functions, read from disk or compiled now."""
+    """Makes the functions, read from disk or compiled now."""
     compiled = machine_code("threads.handover", host_target())
     return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))

@@ -30,7 +30,7 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_
 
 
 def write_handover(target: Processor) -> ir.Module:
-    """The module of all functions of `Signals`."""
+    """Generates the module of all functions of `Signals`."""
     module = ir.Module("handover")
     look, say = write_look(module, target), write_say(module, target)
     write_rouse(module, target)
@@ -40,13 +40,13 @@ def write_handover(target: Processor) -> ir.Module:
 
 
 def entered(module: ir.Module, target: Processor, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
-    """A new function of a pointer and `numbers` integers, and its code."""
+    """Begins a new function of a pointer and `numbers` integers; returns it and its code."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """A compare-and-swap of a word from `old` to `new`: whether it succeeded."""
+    """Writes a compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
     word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
     swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
@@ -67,7 +67,7 @@ def wake(code: Code, place: ir.Value) -> None:
 
 
 def write_say(module: ir.Module, target: Processor) -> ir.Function:
-    """say(place): sets the word to THERE, and wakes the thread that sleeps there."""
+    """Writes say(place): sets the word to THERE, and wakes the thread that sleeps there."""
     function, code = entered(module, target, "say")
     place = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
@@ -78,8 +78,9 @@ def write_say(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
-    """The phi node that counts the polls of a word, up to `most`, in a loop that ends at `seen` once the word
-    `how` THERE holds. A branch to the block of the phi node begins another round.
+    """Writes a loop that polls a word up to `most` times, and ends at `seen` once the word `how` THERE holds.
+
+    Returns the phi node that counts the polls. A branch to its block begins another round.
     """
     word, entry = code.word_pointer(place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
@@ -99,7 +100,9 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
 
 
 def write_look(module: ir.Module, target: Processor) -> ir.Function:
-    """look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING."""
+    """Writes look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to
+    NOTHING.
+    """
     function, code = entered(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
@@ -134,9 +137,10 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_taken(module: ir.Module, target: Processor) -> ir.Function:
-    """taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message back.
+    """Writes taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message
+    back.
 
-    Returns NOTHING if the receiver took the message, THERE if it was taken back.
+    It returns NOTHING if the receiver took the message, THERE if it was taken back.
     """
     function, code = entered(module, target, "taken", 1)
     function.linkage = "internal"
@@ -151,7 +155,7 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_rouse(module: ir.Module, target: Processor) -> None:
-    """rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
+    """Writes rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
     function, code = entered(module, target, "rouse")
     place = function.args[0]
     with code.when(exchange(code, place, ASLEEP, NOTHING)):
@@ -160,7 +164,7 @@ def write_rouse(module: ir.Module, target: Processor) -> None:
 
 
 def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
-    """serve(worker): for ever waits for a task, runs it, and reports its completion."""
+    """Writes serve(worker): for ever waits for a task, runs it, and reports its completion."""
     function, code = entered(module, target, "serve")
     worker = function.args[0]
     again = code.append_basic_block("again")
@@ -174,7 +178,7 @@ def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir
 
 
 def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
-    """The result of a task's function, called with a pointer: whether there is more to do."""
+    """Writes a call of a task's function with a pointer; returns whether there is more to do."""
     return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
 
 
@@ -182,54 +186,54 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 
 
 class OrderWords:
-    """Access to the words of orders, in code."""
+    """Access to the words of orders, in generated code."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
-        """The value of a word."""
+        """Loads a word."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def set_word(self, name: str, value: ir.Value) -> None:
-        """Sets a word."""
+        """Stores a word."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def of_task(self, place: ir.Value, name: str) -> ir.Value:
-        """The pointer to a word of a task."""
+        """Computes the pointer to a word of a task."""
         offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
         return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
 
     def function(self, place: ir.Value) -> ir.Value:
-        """The function of a task."""
+        """Loads the function of a task."""
         return self.code.read(I64, self.of_task(place, "function"), 8)
 
     def task(self, place: ir.Value) -> ir.Value:
-        """The argument of a task."""
+        """Loads the argument of a task."""
         return self.code.read(I64, self.of_task(place, "task"), 8)
 
     def run(self, place: ir.Value) -> ir.Value:
-        """Runs a task in this thread: whether there is more to do."""
+        """Writes a run of a task in this thread; returns whether there is more to do."""
         return run_task(self.code, self.function(place), self.task(place))
 
     def worker(self, place: ir.Value) -> ir.Value:
-        """The address of the worker that has a task; 0 for none."""
+        """Loads the address of the worker that has a task; 0 for none."""
         return self.code.read(I64, self.of_task(place, "worker"), 8)
 
     def set_worker(self, place: ir.Value, address: ir.Value) -> None:
-        """Sets which worker has a task."""
+        """Stores the address of the worker that has a task."""
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """Releases the worker of a task for other threads."""
+        """Writes code that releases the worker of a task for other threads."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
 
 
 def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
-    """lead(orders): recruits workers, runs the first task and all that no worker took, and waits
-    for the rest.
+    """Writes lead(orders): recruits workers, runs the first task and all that no worker took, waits for the
+    rest.
     """
     recruit, settle = (
         write_recruit(module, target, say),
@@ -255,6 +259,7 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
     times = [code.alloca(I64) for _ in range(3)]
 
     def note_time(place: int) -> None:
+        """Stores the time."""
         code.store(write_ticks(code, code.address("system_clock"), scratch), times[place])
 
     with code.when(code.not_(shared)):
@@ -274,7 +279,7 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
 
 
 def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.Function:
-    """recruit(orders): claims free workers in the order of the crew, and hands each a task."""
+    """Writes recruit(orders): claims free workers in the order of the crew, and hands each a task."""
     function, code = entered(module, target, "recruit")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
@@ -284,6 +289,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
     code.store(first, worker_cell)
 
     def wanted() -> ir.Value:
+        """Tests whether more workers are wanted and there are some."""
         more = code.icmp_signed("<", code.load(place_cell), orders.word("most"))
         return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
 
@@ -311,7 +317,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
 
 @dataclass(frozen=True)
 class Tasks:
-    """Loops over all tasks of some orders except the first."""
+    """Writer of loops over all tasks of some orders except the first."""
 
     code: Code
     orders: OrderWords
@@ -330,8 +336,8 @@ class Tasks:
 
 
 def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
-    """settle(orders): takes back tasks that were not begun in time, numbers the threads, and opens
-    the gate.
+    """Writes settle(orders): takes back tasks that were not begun in time, numbers the threads, opens the
+    gate.
     """
     function, code = entered(module, target, "settle")
     function.linkage = "internal"
@@ -340,6 +346,7 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
     code.store(code.number(1), cell)
 
     def settle(place: ir.Value, worker: ir.Value) -> None:
+        """Takes one task back, or numbers its thread."""
         state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
         away = code.icmp_signed("==", state, code.number(THERE))
         with code.when(away):
@@ -358,8 +365,9 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
 
 
 def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
-    """relieve(orders): takes back tasks that no worker has begun, and runs them: whether there is
-    more to do.
+    """Writes relieve(orders): takes back tasks that no worker has begun, and runs them.
+
+    It returns whether there is more to do.
     """
     function, code = entered(module, target, "relieve")
     function.linkage = "internal"
@@ -368,10 +376,12 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
     code.store(code.number(0), cell)
 
     def take_back(place: ir.Value, worker: ir.Value) -> None:
+        """Takes one task back if its worker has not begun it."""
         with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
             orders.dismiss(place)
 
     def do(place: ir.Value, _: ir.Value) -> None:
+        """Runs one task that no worker has."""
         code.store(code.or_(code.load(cell), orders.run(place)), cell)
 
     tasks = Tasks(code, orders)
@@ -382,7 +392,7 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.Function:
-    """finish(orders): waits for the workers; returns whether any of them has more to do."""
+    """Writes finish(orders): waits for the workers; returns whether any of them has more to do."""
     function, code = entered(module, target, "finish")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
@@ -390,6 +400,7 @@ def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.
     code.store(code.number(0), cell)
 
     def wait(place: ir.Value, worker: ir.Value) -> None:
+        """Waits for one worker."""
         code.call(look, [code.at(worker, END)])
         code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
         orders.dismiss(place)

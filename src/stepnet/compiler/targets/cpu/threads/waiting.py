@@ -13,7 +13,9 @@ SPINS = 10000
 
 
 def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
-    """A module-internal function of a pointer and three integers; and its code if it is not yet written."""
+    """Returns a module-internal function of a pointer and three integers; and its code if it is not yet
+    written.
+    """
     known = code.module.globals.get(name)
     if known is not None:
         return known, None
@@ -23,7 +25,8 @@ def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
 
 
 def barrier(code: Code) -> ir.Function:
-    """The function `barrier(words, threads, rest, clock)`: it returns when all threads have called it.
+    """Writes the function `barrier(words, threads, rest, clock)`: it returns when all threads have called
+    it.
 
     words: the number of threads that have arrived, and the number of completed barriers. The result is the
     time spent resting, as of `wait_while`.
@@ -49,7 +52,8 @@ def barrier(code: Code) -> ir.Function:
 
 
 def wait_while(code: Code) -> ir.Function:
-    """The function `wait_while(word, value, rest, clock)`: it returns when the word differs from `value`.
+    """Writes the function `wait_while(word, value, rest, clock)`: it returns when the word differs from
+    `value`.
 
     The result is the time spent resting, in ticks of the clock: 0 if spinning was enough.
     """
@@ -60,6 +64,7 @@ def wait_while(code: Code) -> ir.Function:
     word, scratch = here.word_pointer(pointer), here.alloca(I64, here.number(2))
 
     def same() -> ir.Value:
+        """Tests whether the word still has the value."""
         return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
 
     here.return_when(spin(here, same), here.number(0))
@@ -71,7 +76,8 @@ def wait_while(code: Code) -> ir.Function:
 
 
 def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
-    """Writes a loop that spins while `waits` holds, for a limited time: whether it no longer holds.
+    """Writes a loop that spins while `waits` holds, for a limited time; returns whether it no longer
+    holds.
 
     Other threads are usually about to arrive. If they are not, they may need a processor, so a thread that
     waits longer rests between polls.
@@ -85,8 +91,10 @@ def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
 
 
 def wait_for_steps(code: Code) -> ir.Function:
-    """The function `wait_for_steps(progress, steps, rest, clock)`: it returns when another call has written
-    the outputs of `steps` steps, or pauses before that. The result is 1 if the outputs are written, else 0.
+    """Writes the function `wait_for_steps(progress, steps, rest, clock)`: it waits for the steps of another
+    call.
+
+    It returns 1 when that call has written the outputs of `steps` steps, and 0 if it pauses before that.
     """
     function, here = internal(code, "wait_for_steps")
     if here is None:
@@ -94,13 +102,16 @@ def wait_for_steps(code: Code) -> ir.Function:
     progress, steps, rest, _ = function.args
 
     def word(name: str) -> ir.Value:
+        """Loads a word of the other call's progress."""
         place = here.at(progress, 8 * PROGRESS.index(name))
         return here.load_atomic(here.word_pointer(place), "acquire", 8)
 
     def are_missing() -> ir.Value:
+        """Tests whether steps are missing."""
         return here.icmp_signed("<", word("reached"), steps)
 
     def waits() -> ir.Value:
+        """Tests whether steps are missing and the other call does not pause."""
         return here.and_(are_missing(), here.icmp_signed("==", word("pause"), here.number(0)))
 
     spin(here, waits)

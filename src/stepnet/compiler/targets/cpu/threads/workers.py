@@ -47,7 +47,9 @@ REFUSED, BEGINS = 1.0, 1.0
 
 @cache
 def current_processor() -> Callable[[], int] | None:
-    """A function that returns the number of the caller's processor; None on systems other than Linux."""
+    """Returns a function that returns the number of the caller's processor; None on systems other than
+    Linux.
+    """
     if sys.platform != "linux":
         return None
     return ctypes.CDLL(None)["sched_getcpu"]
@@ -67,7 +69,7 @@ def keep_away(thread: int) -> None:
 
 
 class Worker:
-    """A thread that waits for tasks in machine code. It joins its crew by itself once it runs."""
+    """Thread that waits for tasks in machine code. It joins its crew by itself once it runs."""
 
     def __init__(self) -> None:
         self._signals = signals()
@@ -101,7 +103,7 @@ class Worker:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the thread sleeps, so that it begins a task late."""
+        """Tells whether the thread sleeps, so that it begins a task late."""
         return self._words[BEGIN // 8] == ASLEEP
 
     def rouse(self) -> None:
@@ -177,7 +179,7 @@ class Orders:
 
 
 class Lateness:
-    """How many threads calls may use after some were late, because another process uses a processor.
+    """Limit on the threads of calls after some were late, because another process uses a processor.
 
     Late threads are not used for a while, and for twice as long if they are late again soon afterwards.
     """
@@ -188,7 +190,7 @@ class Lateness:
         self.noted = False  # whether any thread was ever late
 
     def allowed(self, count: int) -> int:
-        """The number of threads, at most `count`, that may share a call now."""
+        """Returns the number of threads, at most `count`, that may share a call now."""
         return count if time.monotonic() >= self._until else min(count, self._left)
 
     def note(self, left: int) -> None:

@@ -35,10 +35,10 @@ MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
 class Splat(ir.Constant):
-    """A vector with the same number in every element."""
+    """Constant vector with the same number in every element."""
 
     def get_reference(self) -> str:
-        """The text of the constant as an operand."""
+        """Writes the constant as text of an operand."""
         return f"splat ({self.constant[0]})"
 
 
@@ -47,38 +47,38 @@ class Splat(ir.Constant):
 
 @lru_cache(maxsize=4096)
 def integer(value: int) -> ir.Constant:
-    """A 64-bit integer."""
+    """Makes a 64-bit integer constant."""
     return ir.Constant(I64, value)
 
 
 @lru_cache(maxsize=1024)
 def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
-    """A vector with a number in every element."""
+    """Makes a constant vector with a number in every element."""
     return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
 
 
 @lru_cache(maxsize=1024)
 def places(first: int, count: int) -> ir.Constant:
-    """The vector of `count` consecutive integers from `first` on: a mask for `shuffle_vector`."""
+    """Makes the vector of `count` consecutive integers from `first` on: a mask for `shuffle_vector`."""
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
 
 class Undefined(ir.Constant):
-    """LLVM's `undef`. llvmlite would write it for every element of a vector."""
+    """LLVM's `undef` constant, written once. llvmlite would write it for every element of a vector."""
 
     def get_reference(self) -> str:
-        """The text of the constant as an operand."""
+        """Writes the constant as text of an operand."""
         return "undef"
 
 
 @lru_cache(maxsize=1024)
 def undefined(type_: ir.Type) -> ir.Constant:
-    """An undefined value of a type."""
+    """Makes an undefined value of a type."""
     return Undefined(type_, ir.Undefined)
 
 
 class Code(ir.IRBuilder):
-    """An LLVM builder that knows its target, with loops, conditions and vectors.
+    """LLVM builder that knows its processor, with loops, conditions and vectors.
 
     It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
     """
@@ -91,7 +91,9 @@ class Code(ir.IRBuilder):
     # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
 
     def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
-        """The value of an operation without side effects, written unless this block already has it."""
+        """Returns the value of an operation without side effects, written unless this block already has
+        it.
+        """
         block, known = self.places
         if block is not self.block:
             known = dict[tuple[str, int, int], ir.Value]()
@@ -102,13 +104,13 @@ class Code(ir.IRBuilder):
         return known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """The sum of two integers."""
+        """Adds two integers."""
         if rhs is integer(0):
             return lhs
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """The product of two integers."""
+        """Multiplies two integers."""
         if rhs is integer(1):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
@@ -116,17 +118,17 @@ class Code(ir.IRBuilder):
     # ---- numbers
 
     def number(self, value: int) -> ir.Constant:
-        """A 64-bit integer constant."""
+        """Makes a 64-bit integer constant."""
         return integer(value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
-        """The constant `value` of a scalar type, or a vector with it in every element."""
+        """Makes the constant `value` of a scalar type, or a vector with it in every element."""
         if isinstance(type_, ir.VectorType):
             return repeated(type_, ir.Constant(type_.element, value))
         return ir.Constant(type_, value)
 
     def spread(self, value: ir.Value, width: int) -> ir.Value:
-        """A scalar broadcast to a vector of `width` elements; the scalar itself for width 1."""
+        """Broadcasts a scalar to a vector of `width` elements; returns the scalar itself for width 1."""
         if width == 1:
             return value
         nothing = undefined(ir.VectorType(value.type, width))
@@ -134,50 +136,48 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
 
     def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
-        """`count` elements of a vector, from the element `first` on."""
+        """Takes `count` elements of a vector, from the element `first` on."""
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """A register with elements from `count` on, in each group of `width`, replaced by those of
-        `others`.
-        """
+        """Replaces elements from `count` on, in each group of `width` of a register, by those of `others`."""
         kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The smaller of two integers."""
+        """Computes the smaller of two integers."""
         return self.select(self.icmp_signed("<", a, b), a, b)
 
     # ---- calls
 
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """A call of `llvm.<name>` (mangled with the result type), declared in the module when first used."""
+        """Calls `llvm.<name>` (mangled with the result type), declared in the module when first used."""
         return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
 
     def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """A call of a function by name, declared in the module when first used."""
+        """Calls a function by name, declared in the module when first used."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.call(function, arguments)
 
     def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """A call of the function at an address."""
+        """Calls the function at an address."""
         type_ = ir.FunctionType(result, [argument.type for argument in arguments])
         function = self.inttoptr(address, type_.as_pointer())
         assert isinstance(function, ir.NamedValue)
         return self.call(function, arguments)
 
     def address(self, name: str) -> ir.Value:
-        """The address of a function by name, as a 64-bit integer."""
+        """Returns the address of a function by name, as a 64-bit integer."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(I64, []), name)
         return self.ptrtoint(function, I64)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c: a fused multiply-add if the target has it; else rounded twice."""
+        """Computes a * b + c: a fused multiply-add if the processor has it; else rounded twice."""
         if not self.target.has_fused:
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
@@ -190,29 +190,29 @@ class Code(ir.IRBuilder):
     # ---- memory
 
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
-        """The pointer plus an offset in bytes."""
+        """Adds an offset in bytes to a pointer."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
         return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """A load of a value of a type."""
+        """Loads a value of a type."""
         return self.load(pointer, align=align, typ=type_)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
-        """Writes a store of a value."""
+        """Stores a value."""
         self.store(value, pointer, align=align)
 
     def word_pointer(self, pointer: ir.Value) -> ir.Value:
-        """A typed pointer to a 64-bit word, as llvmlite requires for atomic stores."""
+        """Converts a pointer to a typed one to a 64-bit word, as llvmlite requires for atomic stores."""
         return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
 
     def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Element `index` of an array of 64-bit integers."""
+        """Loads element `index` of an array of 64-bit integers."""
         return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Sets element `index` of an array of 64-bit integers."""
+        """Stores element `index` of an array of 64-bit integers."""
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
@@ -236,7 +236,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
-        """A loop: the code inside runs for i = start, start + step, ... while i < stop; yields i."""
+        """Writes a loop: the code inside runs for i = start, start + step, ... while i < stop; yields i."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         before = self.block
         self.branch(head)
@@ -261,7 +261,7 @@ class Code(ir.IRBuilder):
         step: int = 1,
         runs: bool = False,
     ) -> list[ir.Value]:
-        """The final values of a loop that carries values in registers, as phi nodes.
+        """Writes a loop that carries values in registers, as phi nodes; returns their final values.
 
         They are `begun` initially, and `turn(i, values)` after iteration i, for i = start, start + step, ...
         while i < stop.
@@ -296,7 +296,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """A loop: the code inside runs while the condition holds. holds: writes the condition."""
+        """Writes a loop: the code inside runs while the condition holds. holds: writes the condition."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)
         self.position_at_end(head)
@@ -316,7 +316,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def when(self, condition: ir.Value) -> Generator[None]:
-        """A branch: the code inside runs if the condition holds."""
+        """Writes a branch: the code inside runs if the condition holds."""
         inside, after = self.append_basic_block("then"), self.append_basic_block("next")
         self.cbranch(condition, inside, after)
         self.position_at_end(inside)
@@ -326,7 +326,7 @@ class Code(ir.IRBuilder):
 
 
 def mangled(type_: ir.Type) -> str:
-    """LLVM's suffix for an overloaded intrinsic: v16f32, f64, i32."""
+    """Returns LLVM's suffix for an overloaded intrinsic: v16f32, f64, i32."""
     if isinstance(type_, ir.VectorType):
         return f"v{type_.count}{mangled(type_.element)}"
     if isinstance(type_, ir.FloatType):
@@ -337,37 +337,37 @@ def mangled(type_: ir.Type) -> str:
 
 
 def register_type(dtype: str, width: int) -> ir.Type:
-    """The type of a register of `width` numbers of a dtype: a vector, or a scalar for width 1."""
+    """Returns the type of a register of `width` numbers of a dtype: a vector, or a scalar for width 1."""
     return vector_of(REGISTER_TYPES[dtype], width)
 
 
 def vector_of(element: ir.Type, width: int) -> ir.Type:
-    """The vector type of `width` elements; the element type itself for width 1."""
+    """Returns the vector type of `width` elements; the element type itself for width 1."""
     return element if width == 1 else ir.VectorType(element, width)
 
 
 def width_of(value: ir.Value) -> int:
-    """The number of elements of a register."""
+    """Returns the number of elements of a register."""
     return value.type.count if isinstance(value.type, ir.VectorType) else 1
 
 
 def element_type(type_: ir.Type) -> ir.Type:
-    """The element type of a register's type."""
+    """Returns the element type of a register's type."""
     return type_.element if isinstance(type_, ir.VectorType) else type_
 
 
 def is_float(value: ir.Value) -> bool:
-    """Whether a register holds floating-point numbers."""
+    """Tells whether a register holds floating-point numbers."""
     return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
 
 
 def is_single(type_: ir.Type) -> bool:
-    """Whether the elements of a register's type are single-precision floats."""
+    """Tells whether the elements of a register's type are single-precision floats."""
     return isinstance(element_type(type_), ir.FloatType)
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """A register of `width` contiguous numbers, loaded from memory. Booleans are bytes in memory."""
+    """Loads `width` contiguous numbers into a register. Booleans are bytes in memory."""
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":

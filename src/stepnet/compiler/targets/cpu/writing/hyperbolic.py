@@ -38,7 +38,7 @@ LARGEST = Fraction(35, 100)
 
 
 class HyperbolicTerms(NamedTuple):
-    """The terms of sinh and cosh.
+    """Terms of sinh and cosh.
 
     grown, shrunk: 2^n / 8 and 2^-n / 8.
     sinh_n, cosh_n: sinh(n ln 2) / 4 and cosh(n ln 2) / 4.
@@ -56,7 +56,9 @@ class HyperbolicTerms(NamedTuple):
 
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
-    """The hyperbolic sine, by its addition theorem for n ln 2 + r, with the largest term added last."""
+    """Computes the hyperbolic sine, by its addition theorem for n ln 2 + r, with the largest term added
+    last.
+    """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
     value = code.fadd(pieces.sinh_n, code.fused(pieces.coarse, pieces.cosh_n, rest))
@@ -65,7 +67,8 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """The hyperbolic cosine, by its addition theorem for n ln 2 + r, with the largest term added last.
+    """Computes the hyperbolic cosine, by its addition theorem for n ln 2 + r, with the largest term added
+    last.
 
     The largest term is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may be half as large.
     """
@@ -76,7 +79,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """The terms of sinh and cosh for an argument."""
+    """Computes the terms of sinh and cosh for an argument."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)
@@ -96,19 +99,19 @@ def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
 
 
 def fourfold(code: Code, x: ir.Value) -> ir.Value:
-    """4 x."""
+    """Computes 4 x."""
     return code.fmul(x, code.splat(x.type, 4.0))
 
 
 @cache
 def sinh_series(precision: FloatPrecision) -> list[Fraction]:
-    """p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE]
     return economised_even([Fraction(1, factorial(2 * k + 3)) for k in range(degree + 8)], LARGEST, degree)
 
 
 @cache
 def cosh_series(precision: FloatPrecision) -> list[Fraction]:
-    """p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE] + 1
     return economised_even([Fraction(1, factorial(2 * k + 2)) for k in range(degree + 8)], LARGEST, degree)

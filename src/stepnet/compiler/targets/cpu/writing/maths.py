@@ -67,7 +67,7 @@ ERFC_TAIL = (
 
 @dataclass(frozen=True)
 class FloatPrecision:
-    """A floating-point type: its format, the range of exp, and the degree of each polynomial.
+    """Floating-point type: its format, the range of exp, and the degree of each polynomial.
 
     `ln_2_bits` is the number of bits in the high part of ln 2; any exponent n fits in the remaining ones.
     """
@@ -85,7 +85,7 @@ class FloatPrecision:
     erfc_degree: int
 
     def bits(self, value: float) -> int:
-        """The bits of `value` as an integer."""
+        """Returns the bits of `value` as an integer."""
         return int.from_bytes(np.array(value, f"<{self.dtype}").tobytes(), "little")
 
 
@@ -97,7 +97,7 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """e^x; with `low`, e^(x + low), where low is about the size of the last place of x."""
+    """Computes e^x; with `low`, e^(x + low), where low is about the size of the last place of x."""
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -111,7 +111,7 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """e^x - 1, without cancellation near zero."""
+    """Computes e^x - 1, without cancellation near zero."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
@@ -121,7 +121,7 @@ def expm1(code: Code, x: ir.Value) -> ir.Value:
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
-    """The hyperbolic tangent: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of x.
+    """Computes the hyperbolic tangent: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of x.
 
     Both are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), above is 2^n c + (1 - 2^n) / 2.
     Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
@@ -138,7 +138,8 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """The logistic function 1 / (1 + e^-x): d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s / d.
+    """Computes the logistic function 1 / (1 + e^-x) as d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s /
+    d.
 
     With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is taken
     from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are multiplied by
@@ -164,7 +165,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
-    """The natural logarithm."""
+    """Computes the natural logarithm."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     ordinary = code.and_(code.fcmp_ordered(">", x, zero), code.fcmp_ordered("<", x, infinity))
     special = code.select(code.fcmp_ordered("<", x, zero), code.splat(x.type, nan), x)
@@ -173,7 +174,7 @@ def log(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log1p(code: Code, x: ir.Value) -> ir.Value:
-    """log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
+    """Computes log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
     lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
@@ -182,7 +183,7 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """The error function: x times an even series near zero, 1 - erfc from there."""
+    """Computes the error function: x times an even series near zero, 1 - erfc from there."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -200,7 +201,7 @@ def erf(code: Code, x: ir.Value) -> ir.Value:
 
 
 class Reduced(NamedTuple):
-    """An argument x of e^(scale x) = 2^n e^(scale r), where |scale r| <= ln(2) / 2.
+    """Reduced argument x of e^(scale x) = 2^n e^(scale r), where |scale r| <= ln(2) / 2.
 
     `shifted` has n, with a bias, in its low bits; `coarse` + `fine` is r before it was rounded.
     """
@@ -212,7 +213,7 @@ class Reduced(NamedTuple):
 
 
 def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
-    """The argument x of e^(scale x) for a small exponential and a power of two.
+    """Reduces the argument x of e^(scale x) to a small exponential and a power of two.
 
     in_one: ln 2 is taken as rounded, not in two parts.
     """
@@ -230,7 +231,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
 
 
 def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """(e^(scale r) - 1) / scale."""
+    """Computes (e^(scale r) - 1) / scale."""
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
@@ -243,7 +244,7 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
-    """log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
+    """Computes log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
 
     With x = 2^k (1 + f) and s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f
     = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
@@ -260,7 +261,7 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
 
 
 def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
+    """Computes k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     precision = precision_of(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
     room = precision.fraction_bits + 1
@@ -279,12 +280,12 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def precision_of(type_: ir.Type) -> FloatPrecision:
-    """The `FloatPrecision` of a floating type or of a vector of it."""
+    """Returns the `FloatPrecision` of a floating type or of a vector of it."""
     return SINGLE if is_single(type_) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:
-    """The bits of `x`."""
+    """Reinterprets the bits of floats as integers."""
     integer = precision_of(x.type).integer
     return code.bitcast(
         x, ir.VectorType(integer, x.type.count) if isinstance(x.type, ir.VectorType) else integer
@@ -292,12 +293,12 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """2^(b - bias), where b is the lowest bits of `bits`; those above are shifted out."""
+    """Computes 2^(b - bias), where b is the lowest bits of `bits`; those above are shifted out."""
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 
 def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Value:
-    """`x` within [first, last]; a NaN stays one."""
+    """Limits `x` to [first, last]; a NaN stays one."""
     if first is not None:
         bound = code.splat(x.type, first)
         x = code.select(code.fcmp_ordered("<", x, bound), bound, x)
@@ -306,17 +307,17 @@ def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Val
 
 
 def magnitude(code: Code, x: ir.Value) -> ir.Value:
-    """|x|."""
+    """Computes |x|."""
     return code.intrinsic("fabs", x.type, [x])
 
 
 def with_sign(code: Code, x: ir.Value, sign: ir.Value) -> ir.Value:
-    """`x` with the sign of `sign`."""
+    """Copies the sign of `sign` to `x`."""
     return code.intrinsic("copysign", x.type, [x, sign])
 
 
 def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> ir.Value:
-    """The polynomial with these coefficients, the constant first, at `x`."""
+    """Evaluates the polynomial with these coefficients, the constant first, at `x`."""
     result: ir.Value = code.splat(x.type, float(coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
         result = code.fused(result, x, code.splat(x.type, float(coefficient)))
@@ -327,14 +328,16 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
 
 
 def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:
-    """ln 2 as a number with few bits, and the remainder."""
+    """Splits ln 2 into a number with few bits, and the remainder."""
     high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 
 
 @cache
 def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
-    """q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
+    """Returns the coefficients of q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2)
+    / 2.
+    """
     if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
     else:
@@ -344,7 +347,7 @@ def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
 
 @cache
 def coth_series(precision: FloatPrecision) -> list[Fraction]:
-    """p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
+    """Returns the coefficients of p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
 
     That is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
     """
@@ -357,14 +360,14 @@ def coth_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def log_series(precision: FloatPrecision) -> list[Fraction]:
-    """p, where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)."""
+    """Returns the coefficients of p, where 2 atanh(s) = 2 s + s³ p(s²), for s of `log_of_positive`."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
 def erf_series(precision: FloatPrecision) -> list[Fraction]:
-    """p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
+    """Returns the coefficients of p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
         for k in range(precision.erf_degree + 12)
@@ -375,7 +378,7 @@ def erf_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
-    """p, where exp(x²) erfc(x) = p(t): as many of `ERFC_TAIL` as count, as a polynomial."""
+    """Returns the coefficients of p, where exp(x²) erfc(x) = p(t), from as many of `ERFC_TAIL` as count."""
     kept = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(kept)
     for n, factor in enumerate(kept):

@@ -33,7 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """A register cast from dtype `source` to dtype `target`, with the result of NumPy's astype."""
+    """Casts a register from dtype `source` to dtype `target`, with the result of NumPy's astype."""
     if source == target:
         return value
     if source in STORED:
@@ -60,7 +60,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """A float truncated to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
+    """Truncates a float to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
     limit = 2 ** (63 if element_type(type_) == I64 else 31)
     above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
     below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
@@ -70,7 +70,9 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 def either(floats: str, integers: str) -> Emit:
-    """An operation that calls one method of the builder for floats and another for integers."""
+    """Makes the row of an operation that calls one method of the builder for floats and another for
+    integers.
+    """
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
@@ -79,9 +81,10 @@ def either(floats: str, integers: str) -> Emit:
 
 
 def compare(sign: Comparison) -> Emit:
-    """A comparison. With a NaN operand it is false, except that != is true."""
+    """Makes the row of a comparison. With a NaN operand it is false, except that != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Writes the comparison for floats, booleans or signed integers."""
         if is_float(a):
             return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
         if element_type(a.type) == I1:
@@ -92,7 +95,7 @@ def compare(sign: Comparison) -> Emit:
 
 
 def extreme(sign: Comparison, intrinsic: str) -> Emit:
-    """The smaller or larger; NaN if either is."""
+    """Makes the row of minimum or maximum; NaN if either operand is."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         if is_float(a):
@@ -104,7 +107,7 @@ def extreme(sign: Comparison, intrinsic: str) -> Emit:
 
 
 def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
-    """An elementary function of one number."""
+    """Makes the row of an elementary function of one number."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
         return function(code, x)
@@ -113,7 +116,7 @@ def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
 
 
 def rounded(intrinsic: str) -> Emit:
-    """A rounding of floats to integral values; integers are unchanged."""
+    """Makes the row of a rounding of floats to integral values; integers are unchanged."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
         return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
@@ -122,12 +125,12 @@ def rounded(intrinsic: str) -> Emit:
 
 
 def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """-x."""
+    """Computes -x."""
     return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
 
 
 def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """|x|."""
+    """Computes |x|."""
     if is_float(x):
         return code.intrinsic("fabs", x.type, [x])
     if element_type(x.type) == I1:
@@ -136,7 +139,7 @@ def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """-1, 0 or 1; NaN for NaN."""
+    """Computes the sign of x: -1, 0 or 1; NaN for NaN."""
     zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
     less = code.fcmp_ordered if is_float(x) else code.icmp_signed
     kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
@@ -145,7 +148,7 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The quotient of integers rounded down, and the remainder with the sign of the divisor.
+    """Computes the quotient of integers rounded down, and the remainder with the sign of the divisor.
 
     Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
     trap for the smallest integer, whose negative overflows.
@@ -165,7 +168,8 @@ def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir
 
 
 def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The quotient of floats rounded down, and the remainder with the sign of the divisor, as in NumPy.
+    """Computes the quotient of floats rounded down, and the remainder with the sign of the divisor, as in
+    NumPy.
 
     The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to rounding.
     """
@@ -188,7 +192,7 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
 
 
 def division(part: int) -> Emit:
-    """An operation that returns the floor quotient (`part` 0) or the remainder (`part` 1)."""
+    """Makes the row that returns the floor quotient (`part` 0) or the remainder (`part` 1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         return (float_division if is_float(a) else integer_division)(code, a, b)[part]
@@ -197,7 +201,7 @@ def division(part: int) -> Emit:
 
 
 def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The C library's fmod, element by element: exact, and rare enough in a step."""
+    """Computes the C library's fmod, element by element: exact, and rare enough in a step."""
     element, width = element_type(a.type), width_of(a)
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
     if width == 1:
@@ -211,42 +215,42 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def to_power(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """x to a constant power."""
+    """Computes x to a constant power."""
     return power(code, x, float(node.attributes["exponent"]))
 
 
 def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """The square root, rounded correctly."""
+    """Computes the square root, rounded correctly."""
     return code.intrinsic("sqrt", x.type, [x])
 
 
 def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """The operand, which has already been converted to the dtype of the result."""
+    """Returns the operand, which has already been converted to the dtype of the result."""
     return x
 
 
 def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether both operands are true."""
+    """Tells whether both operands are true."""
     return code.and_(a, b)
 
 
 def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether at least one operand is true."""
+    """Tells whether at least one operand is true."""
     return code.or_(a, b)
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether exactly one operand is true."""
+    """Tells whether exactly one operand is true."""
     return code.xor(a, b)
 
 
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Whether the operand is false."""
+    """Tells whether the operand is false."""
     return code.xor(x, code.splat(x.type, 1))
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """One of two values, element by element."""
+    """Selects one of two values, element by element."""
     return code.select(condition, a, b)
 
 
@@ -290,7 +294,7 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
-    """The dtype to which each operand is converted before the operation."""
+    """Returns the dtype to which each operand is converted before the operation."""
     if node.operation in COMPARISONS:
         return [np.result_type(*operands).name] * len(operands)
     if node.operation in LOGIC:
@@ -301,7 +305,7 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
-    """The result of a pointwise node on registers."""
+    """Writes a pointwise node on registers; returns its result. dtypes: those of the operands."""
     wanted = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
     values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]

@@ -37,14 +37,14 @@ LOG_DEGREE = 10
 
 
 class Pair(NamedTuple):
-    """A number as the sum of two, the lower one about as small as the last place of the higher one."""
+    """Number as the sum of two, the lower one about as small as the last place of the higher one."""
 
     high: ir.Value
     low: ir.Value
 
 
 def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
-    """x^exponent, for an exponent that is neither 0 nor NaN."""
+    """Computes x^exponent, for an exponent that is neither 0 nor NaN."""
     c = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, exponent))
     if is_single(x.type):
         wide = code.fpext(x, register_type("float64", width_of(x)))
@@ -55,7 +55,7 @@ def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
 
 
 def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
-    """x^exponent, from the power of |x| where that is a positive number: zeros, infinities and signs."""
+    """Computes x^exponent from the power of |x| for positive numbers: adds zeros, infinities and signs."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     size = magnitude(code, x)
     growing = exponent > 0
@@ -66,20 +66,21 @@ def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir
         return with_sign(code, value, x)
     if exponent.is_integer() or abs(exponent) == inf:
         return value
-    # Minus infinity has a power: it is what infinity has.
+    # With such exponents a negative number gives NaN, except minus infinity, which gives the same as
+    # infinity.
     negative = code.and_(code.fcmp_ordered("<", x, zero), code.fcmp_ordered("<", size, infinity))
     return code.select(negative, code.splat(x.type, nan), value)
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """e^x."""
+    """Computes e^x for a pair."""
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
 
 
 def log_pair(code: Code, x: ir.Value) -> Pair:
-    """log(x) for 0 < x < inf, as `log_of_positive` has it, each step in two numbers."""
+    """Computes log(x) for 0 < x < inf, as `log_of_positive` has it, each step in two numbers."""
     k, f = scaled(code, x)
     two = code.splat(x.type, 2.0)
     s = quotient(code, f, ordered_sum(code, two, f))
@@ -97,7 +98,7 @@ def log_pair(code: Code, x: ir.Value) -> Pair:
 
 @cache
 def log_series() -> list[Fraction]:
-    """p, where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1), right to 2^-66."""
+    """Returns p, where 2 atanh(s) = 2 s + s³ p(s²) for |s| as in `log_of_positive`, right to 2^-66."""
     series = [Fraction(2, 2 * k + 3) for k in range(LOG_DEGREE + 10)]
     return economised_even(series, Fraction(172, 1000), LOG_DEGREE)
 
@@ -106,19 +107,19 @@ def log_series() -> list[Fraction]:
 
 
 def ordered_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """a + b, exactly, where a is the larger one or 0."""
+    """Computes a + b, exactly, where a is the larger one or 0."""
     high = code.fadd(a, b)
     return Pair(high, code.fsub(b, code.fsub(high, a)))
 
 
 def plus(code: Code, a: Pair, b: Pair) -> Pair:
-    """a + b, where a is the larger one or 0."""
+    """Computes a + b, where a is the larger one or 0."""
     total = ordered_sum(code, a.high, b.high)
     return ordered_sum(code, total.high, code.fadd(total.low, code.fadd(a.low, b.low)))
 
 
 def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
-    """a b."""
+    """Computes a b, for a pair and a pair or number."""
     if not isinstance(b, Pair):
         b = Pair(code.splat(a.high.type, b), code.splat(a.high.type, 0.0))
     product = exact_product(code, a.high, b.high)
@@ -127,7 +128,7 @@ def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
 
 
 def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
-    """a / b."""
+    """Computes a / b as a pair."""
     high = code.fdiv(a, b.high)
     product = exact_product(code, high, b.high)
     left = code.fsub(code.fsub(a, product.high), product.low)
@@ -135,7 +136,7 @@ def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
 
 
 def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """a b, exactly."""
+    """Computes a b, exactly."""
     high = code.fmul(a, b)
     if code.target.has_fused:
         return Pair(high, code.fused(a, b, code.fneg(high)))
@@ -147,7 +148,7 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def halves(code: Code, a: ir.Value) -> Pair:
-    """a as two numbers of half as many bits."""
+    """Splits a into two numbers of half as many bits."""
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))
     return Pair(high, code.fsub(a, high))

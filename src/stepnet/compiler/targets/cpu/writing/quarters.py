@@ -38,7 +38,7 @@ FUNCTION, TABLE = "stepnet.quarters", "stepnet.two_over_pi"
 
 
 class Turned(NamedTuple):
-    """An angle as `quarter` π/2 + `high` + `low`; only the two lowest bits of `quarter` count."""
+    """Angle as `quarter` π/2 + `high` + `low`; only the two lowest bits of `quarter` count."""
 
     quarter: ir.Value
     high: ir.Value
@@ -46,7 +46,10 @@ class Turned(NamedTuple):
 
 
 def turned(code: Code, x: ir.Value, single: bool) -> Turned:
-    """The angle x, in double precision; `single`: what is left is needed to single precision, in `high`."""
+    """Reduces the angle x, in double precision.
+
+    single: whether the remainder is needed to single precision only, in `high`.
+    """
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
     large = code.and_(large, code.fcmp_ordered("<", size, code.splat(x.type, inf)))
@@ -62,7 +65,7 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
 
 
 def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """The value that comes from the block that was run."""
+    """Joins the values of two branches: the one from the block that was run."""
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)
@@ -73,7 +76,7 @@ def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 
 
 def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """How many quarters are nearest to x: as bits, of which the lowest count, and as a negative number."""
+    """Counts the quarters nearest to x: as bits, of which the lowest count, and as a negative number."""
     # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
     shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
@@ -81,7 +84,7 @@ def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def quickly(code: Code, x: ir.Value) -> Turned:
-    """An angle up to `LARGEST`; the nearest that one comes to a quarter is 2^-60 or so."""
+    """Reduces an angle up to `LARGEST`; the nearest that one comes to a quarter is 2^-60 or so."""
     quarter, less = counted(code, x)
     first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
     left = code.fused(less, first, x)  # exact, as is each product
@@ -92,7 +95,9 @@ def quickly(code: Code, x: ir.Value) -> Turned:
 
 
 def quickly_single(code: Code, x: ir.Value) -> Turned:
-    """The same of a number in single precision: it comes no nearer than 2^-30, and one number is enough."""
+    """Reduces an angle in single precision, which comes no nearer than 2^-30 to a quarter: one number is
+    enough.
+    """
     quarter, less = counted(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
     high = code.fused(less, rest, code.fused(less, first, x))
@@ -100,7 +105,7 @@ def quickly_single(code: Code, x: ir.Value) -> Turned:
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """a + b, exactly, whichever is larger (Knuth, The Art of Computer Programming 2, 4.2.2)."""
+    """Computes a + b, exactly, whichever is larger (Knuth, The Art of Computer Programming 2, 4.2.2)."""
     total = code.fadd(a, b)
     of_b = code.fsub(total, a)
     return Pair(total, code.fadd(code.fsub(a, code.fsub(total, of_b)), code.fsub(b, of_b)))
@@ -110,7 +115,9 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
-    """The angles of a register, those that are large found anew."""
+    """Reduces the large angles of a register anew; quick: the reduced angles, which are right for the
+    others.
+    """
     with code.goto_entry_block():
         slots = [code.alloca(value.type) for value in (x, *quick)]
     for value, slot in zip((x, *quick), slots, strict=True):
@@ -120,7 +127,9 @@ def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
 
 
 def function(code: Code) -> ir.Function:
-    """The module's function that replaces quarter, high and low where x is large; written when first used."""
+    """Returns the module's function that replaces quarter, high and low where x is large; written at first
+    use.
+    """
     known = code.module.globals.get(FUNCTION)
     if known is not None:
         return known
@@ -142,7 +151,7 @@ def function(code: Code) -> ir.Function:
 
 
 def far(code: Code, x: ir.Value) -> Turned:
-    """One angle beyond `LARGEST`.
+    """Reduces one angle beyond `LARGEST`.
 
     x = m 2^e, with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192
     bits from there on the product with m is taken modulo 4, and of that the first 128 bits.
@@ -172,7 +181,7 @@ def far(code: Code, x: ir.Value) -> Turned:
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
-    """192 bits of 2/π from bit `first` of the table on, in three words."""
+    """Loads 192 bits of 2/π from bit `first` of the table on, in three words."""
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
@@ -181,13 +190,15 @@ def window(code: Code, first: ir.Value) -> list[ir.Value]:
 
 
 def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """An integer's magnitude, and whether it is negative."""
+    """Computes an integer's magnitude, and whether it is negative."""
     is_below = code.icmp_signed("<", value, ir.Constant(I128, 0))
     return code.select(is_below, code.neg(value), value), is_below
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """An integer over 2^128, which is less than 1 and not 0, as two doubles, its first bits exactly."""
+    """Converts an integer over 2^128, which is less than 1 and not 0, to two doubles, its first bits
+    exactly.
+    """
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
     high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)
@@ -200,7 +211,7 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """The module's table of the bits of 2/π, most significant word first."""
+    """Returns the module's table of the bits of 2/π, most significant word first."""
     known = module.globals.get(TABLE)
     if known is not None:
         return known
@@ -219,12 +230,12 @@ def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
 
 @cache
 def pi() -> Fraction:
-    """π, to `DIGITS` bits: 16 arctan(1/5) - 4 arctan(1/239) (Machin, 1706)."""
+    """Computes π to `DIGITS` bits: 16 arctan(1/5) - 4 arctan(1/239) (Machin, 1706)."""
     return Fraction(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239), 2 ** (DIGITS + 32))
 
 
 def arctan_of_inverse(n: int) -> int:
-    """arctan(1/n) in units of the last of `DIGITS` + 32 bits, by its series."""
+    """Computes arctan(1/n) in units of the last of `DIGITS` + 32 bits, by its series."""
     power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
     while power:
         total += (-1) ** k * (power // (2 * k + 1))
@@ -234,7 +245,7 @@ def arctan_of_inverse(n: int) -> int:
 
 @cache
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
-    """π/2 as `count` numbers of few bits, and the rest of it."""
+    """Splits π/2 into `count` numbers of few bits, and the rest of it."""
     parts: list[Fraction] = []
     left, place = pi() / 2, PART_BITS - 1
     for _ in range(count):

@@ -6,8 +6,9 @@ from functools import cache
 
 
 def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """The series truncated to `degree`. Each higher term is replaced by its best approximation of lower
-    degree for |x| <= bound.
+    """Truncates a series to `degree`: replaces each higher term by its best approximation of lower degree.
+
+    The approximation is the best for |x| <= bound.
 
     The error of the best approximation of x^n by lower powers is the scaled Chebyshev polynomial T_n: at most
     2^(1-n) for |x| <= 1.
@@ -22,14 +23,14 @@ def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list
 
 
 def economised_even(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """`economised` for a series in x²: as a series in x with every other coefficient zero."""
+    """Truncates a series in x²: `economised` of a series in x with every other coefficient zero."""
     spread = [term for pair in series for term in (pair, Fraction(0))]
     return economised(spread, bound, 2 * degree)[::2]
 
 
 @cache
 def chebyshev(n: int) -> list[int]:
-    """The coefficients of T_n, the constant first."""
+    """Returns the coefficients of T_n, the constant first."""
     if n < 2:
         return [1] if n == 0 else [0, 1]
     before = [*chebyshev(n - 2), 0, 0]

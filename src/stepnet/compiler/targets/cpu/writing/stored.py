@@ -19,30 +19,34 @@ ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True)
 class Stored:
-    """The casts of a storage dtype: from its bits to float32, and from floats to its bits."""
+    """Casts of a storage dtype: from its bits to float32, and from floats to its bits."""
 
     widened: Callable[[Code, ir.Value], ir.Value]
     rounded: Callable[[Code, ir.Value], ir.Value]
 
 
 def like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """The type of a register with as many elements as `value`."""
+    """Returns the type of a register with as many elements as `value`."""
     width = width_of(value)
     return element if width == 1 else ir.VectorType(element, width)
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """The bits of a float32."""
+    """Reinterprets float32 as its bits."""
     return code.bitcast(value, like(value, I32))
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """The float32 with these bits."""
+    """Reinterprets bits as float32."""
     return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
 def single(code: Code, value: ir.Value) -> ir.Value:
-    """A float as a float32 that is rounded on as the float itself is: a float64 to odd (Boldo, Melquiond)."""
+    """Converts a float to a float32 that rounds further as the float itself would: a float64 is rounded to
+    odd.
+
+    S. Boldo and G. Melquiond describe this way of rounding.
+    """
     if is_single(value.type):
         return value
     near = code.fptrunc(value, register_type("float32", width_of(value)))
@@ -57,17 +61,18 @@ def single(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """The float32 with these bits as its upper half."""
+    """Converts bfloat16, given as bits, to float32: they are its upper half."""
     bits = code.zext(value, like(value, I32))
     return single_of(code, code.shl(bits, code.splat(bits.type, 16)))
 
 
 def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """The upper half of a float32, rounded by its lower half; for a NaN the NaN that NumPy gives."""
+    """Rounds float32 to bfloat16, given as bits; a NaN becomes the NaN that NumPy gives."""
     value = single(code, value)
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
+        """Makes a constant of the bits' type."""
         return code.splat(bits.type, of)
 
     odd = code.and_(code.lshr(bits, number(16)), number(1))
@@ -78,13 +83,14 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The float32 equal to a float16."""
+    """Converts float16, given as bits, to float32."""
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
 
     def number(of: int) -> ir.Constant:
+        """Makes a constant of the bits' type."""
         return code.splat(half.type, of)
 
     size = code.and_(half, number(0x7FFF))
@@ -102,13 +108,14 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The float16 nearest to a float32."""
+    """Rounds float32 to the nearest float16, given as bits."""
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
+        """Makes a constant of the bits' type."""
         return code.splat(bits.type, of)
 
     size = code.and_(bits, number(ABSOLUTE))

@@ -9,7 +9,9 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, Code
 
 
 def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
-    """The time in ticks, from the clock function at an address. scratch: a buffer of 16 bytes."""
+    """Writes a read of the time in ticks, by the clock function at an address. scratch: a buffer of 16
+    bytes.
+    """
     number = clock().number
     if number is None:
         code.call_at(address, ir.VoidType(), [scratch])
