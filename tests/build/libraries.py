@@ -9,7 +9,7 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet import cells
 from stepnet.build import Library, build, load
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 Array = np.ndarray
 LENGTHS = ([5, 3, 0, 2], [1], [0], [], [9, 0, 70, 1, *[3] * 80])

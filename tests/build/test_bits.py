@@ -13,7 +13,7 @@ from zoo import sequences
 import stepnet as sn
 from stepnet.build import build
 from stepnet.build.workspaces import Workspace
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
 from tests.build.libraries import LENGTHS, assert_as_in_python, cell, library_of

@@ -14,10 +14,9 @@ from same_bits import assert_same_bits
 from zoo import sequences
 
 import stepnet as sn
-from stepnet.build import Build, build
+from stepnet.build import Build, build, load
 from stepnet.build.header import C_TYPES
-from stepnet.build.loaded import load
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.model.file import load as load_model
 from tests.build.libraries import LENGTHS, cell, given
 from tests.build.test_bits import pooled

@@ -13,14 +13,12 @@ import pytest
 from same_bits import assert_same_bits
 from zoo import sequences
 
-from stepnet.build import build, load
-from stepnet.build.building import Build
+from stepnet.build import Build, build, load
 from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
 from stepnet.build.targets import FIXED, MACHINES, build_target
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine, available_targets
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, ObjectFile
-from stepnet.compiler.targets.cpu.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
 from tests.build.emulated import Emulated
 from tests.build.libraries import cell, given, library_of

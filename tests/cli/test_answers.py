@@ -24,8 +24,7 @@ from stepnet import arrow
 from stepnet.build import build
 from stepnet.build import load as load_library
 from stepnet.cli.commands import app
-from stepnet.files import formats, interchange
-from stepnet.files.choice import Choice
+from stepnet.files import Choice, formats, interchange
 from stepnet.layout.options import OPTIONS
 from stepnet.model.verdict import verify_models
 from stepnet.onnx import save as save_onnx

@@ -18,7 +18,7 @@ from stepnet.cli.report import doctor, problems, trial
 from stepnet.cli.report.problems import Problem
 from stepnet.compiler.targets.cpu.machine.room import load_llvm
 from stepnet.compiler.targets.limits import limit
-from stepnet.compiler.targets.onednn.library import MISSING
+from stepnet.compiler.targets.onednn import MISSING
 from stepnet.compiler.values import packages
 from stepnet.compiler.values.packages import PACKAGES, Package
 from stepnet.errors import LibraryError

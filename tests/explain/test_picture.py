@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 import stepnet as sn
 from stepnet.cli.commands import app
 from stepnet.explain.page import PageModule, UndrawnModule, picture, resource
-from stepnet.layout import registry
-from stepnet.layout.convert import Conversion
-from stepnet.layout.record import Record
+from stepnet.layout import Conversion, Record, registry
 
 RANDOM = np.random.default_rng(5)
 

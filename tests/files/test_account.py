@@ -18,10 +18,7 @@ from tests.cli.test_cli import refusal, stepnet
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files import interchange
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read, write
-from stepnet.files.verified import weights
+from stepnet.files import Choice, interchange, read, weights, write
 
 # Keras on PyTorch, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from containers import unpacked
 
+from stepnet.files import read
 from stepnet.files.axes import Axes
-from stepnet.files.formats import read
 from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"

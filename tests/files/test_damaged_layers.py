@@ -24,13 +24,10 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.model import Model, among
-from stepnet.layout import from_torch
-from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.files import Choice, Model, read
+from stepnet.files.model import among
+from stepnet.layout import Record, Sizes, from_torch, record, records
+from stepnet.layout.sizes import shape_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
 

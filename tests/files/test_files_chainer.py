@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
+from stepnet.files import read, weights
 from tests.cli.test_cli import refusal, stepnet
 from tests.peers.corpus.specimens import unpack
 

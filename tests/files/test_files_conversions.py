@@ -14,8 +14,7 @@ from saved_arrays import saved_arrays
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
+from stepnet.files import read, weights
 from tests.cli.test_cli import refusal, stepnet
 from tests.files.test_files_checkpoint import entry, floats, save
 

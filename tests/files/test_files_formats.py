@@ -18,9 +18,7 @@ from safetensors.numpy import load_file, save_file
 from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
-from stepnet.files.formats import FORMATS, kind, read, write
-from stepnet.files.interchange import convert_file
-from stepnet.files.model import Module
+from stepnet.files import FORMATS, Module, convert_file, kind, read, write
 from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 2, 3

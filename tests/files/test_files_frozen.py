@@ -12,8 +12,7 @@ from saved_arrays import saved_arrays
 from tolerance import assert_close
 
 from stepnet.errors import FileError
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
+from stepnet.files import read, weights
 from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"

@@ -19,11 +19,8 @@ from tolerance import assert_close
 from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files import Choice, Model, Module, read, weights
 from stepnet.files.account import check_merges
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.model import Model, Module
-from stepnet.files.verified import weights
 from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"

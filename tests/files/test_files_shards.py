@@ -16,7 +16,7 @@ from containers import Array, assert_same
 from safetensors.torch import save_file
 
 from stepnet.errors import FileError
-from stepnet.files.formats import kind, read
+from stepnet.files import kind, read
 from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 2, 3

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import FORMATS, read
+from stepnet.files import FORMATS, read
 from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 5, 8

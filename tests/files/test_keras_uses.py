@@ -16,10 +16,9 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
 from stepnet.errors import LayoutError
+from stepnet.files import Module, read
 from stepnet.files.account import check_stack
-from stepnet.files.formats import read
 from stepnet.files.keras.config import layers_of
-from stepnet.files.model import Module
 from stepnet.files.store import Store
 
 layers = keras.layers

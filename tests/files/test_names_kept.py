@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 from stepnet.errors import StepnetError
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import Choice, convert_file, read
 from tests.cli.test_cli import refusal
 
 INPUTS, HIDDEN = 3, 4

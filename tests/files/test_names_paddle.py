@@ -10,8 +10,7 @@ import pytest
 import torch
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import convert_file, read
 from stepnet.files.pickles import paddle
 from tests.cli.test_cli import stepnet
 

@@ -12,9 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import Choice, convert_file, read
 from stepnet.files.pickles.torch import read as arrays_of
 from tests.cli.test_cli import refusal, stepnet
 

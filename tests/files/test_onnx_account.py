@@ -11,8 +11,7 @@ import pytest
 from zoo import normal
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import Choice
-from stepnet.files.interchange import convert_file
+from stepnet.files import Choice, convert_file
 from stepnet.files.onnx.file import contents, read
 from tests.cli.test_cli import refusal, stepnet
 

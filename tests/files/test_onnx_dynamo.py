@@ -11,7 +11,7 @@ import torch
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import read
+from stepnet.files import read
 from tests.cli.test_cli import refusal, stepnet
 
 pytest.importorskip("onnxscript")

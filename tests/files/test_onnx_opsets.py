@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
+from stepnet.files import read, weights
 from tests.cli.test_cli import refusal, stepnet
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

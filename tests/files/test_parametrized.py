@@ -13,9 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from stepnet.errors import ConversionError
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import Choice, convert_file, read
 from tests.cli.test_cli import refusal, stepnet
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")

@@ -19,10 +19,7 @@ from tests.cli.test_cli import refusal, stepnet
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files.choice import Choice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
-from stepnet.files.verified import weights
+from stepnet.files import Choice, convert_file, read, weights
 
 # Keras on PyTorch, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")

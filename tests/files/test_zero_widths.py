@@ -12,11 +12,10 @@ import onnx
 import pytest
 
 from stepnet.errors import StepnetError
-from stepnet.files.formats import by_ending, write
-from stepnet.files.model import Module
-from stepnet.layout.find import find
-from stepnet.layout.registry import record
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.files import Module, write
+from stepnet.files.formats import by_ending
+from stepnet.layout import Sizes, find, record
+from stepnet.layout.sizes import shape_of
 from tests.cli.test_cli import refusal
 
 WIDTHS = [(0, 3), (2, 0), (0, 0)]

@@ -13,12 +13,12 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import Call
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
 from stepnet.model.calls import RAGGED_CALLS
 from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from tolerance import assert_close, distance
 import stepnet as sn
 from stepnet import onednn
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn import Library
 from stepnet.compiler.targets.onednn.primitives import Run, Weights
 from stepnet.compiler.targets.onednn.recurrence import Recurrence
 from stepnet.errors import InputError, RefusedError

@@ -13,7 +13,7 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import gradient_order
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from tests.onednn.test_onednn_engine import HIDDEN, INPUTS, begin, sequences
 
 Array = np.ndarray

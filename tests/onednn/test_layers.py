@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray

@@ -9,8 +9,8 @@ import pytest
 from tolerance import assert_close, distance
 
 from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn import Library
 from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
-from stepnet.compiler.targets.onednn.library import Library
 from stepnet.compiler.targets.onednn.padding import padding_of
 from stepnet.compiler.targets.onednn.primitives import Run, Weights
 from stepnet.compiler.targets.onednn.recurrence import CELLS, Recurrence

@@ -10,7 +10,7 @@ from pyarrow import parquet
 import stepnet as sn
 from stepnet import onednn
 from stepnet.cli.demo import DATA, load
-from stepnet.compiler.targets.onednn.library import Library
+from stepnet.compiler.targets.onednn import Library
 
 MOST = 0.006
 """How much less, or more, often: 2 of 370 utterances."""

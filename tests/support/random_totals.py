@@ -6,15 +6,13 @@ from typing import Any
 
 from random_steps import RandomStep, Sequences, wide
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Bound, Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, widened
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Bound, Call, Results
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.compiler.values.structure import leaves
-from stepnet.ragged.positions import Positions
+from stepnet.compiler.values import leaves
+from stepnet.ragged import Positions
 
 HOWS = ("sum", "mean", "max", "first", "last")
 

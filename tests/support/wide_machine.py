@@ -3,9 +3,8 @@ machine they run on.
 """
 
 from stepnet import cells
-from stepnet.compiler.plan.load import Load, Machine, Size
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target
+from stepnet.compiler.plan import Load, Machine, Size
+from stepnet.compiler.targets.cpu import LlvmEngine, Target
 
 TARGET, MACHINE = Target("avx512", "znver4", "", 64, 32), Machine()
 

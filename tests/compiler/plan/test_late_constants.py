@@ -7,17 +7,13 @@ import pytest
 from gradcheck import assert_gradient, numbers, segments_of
 from tolerance import assert_close
 
-from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.grad import vjp
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets import engine_named
-from stepnet.compiler.targets.base import Call
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Call, engine_named
 from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 LENGTHS = (3, 0, 1, 7, 2)
 

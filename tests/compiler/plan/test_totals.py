@@ -13,20 +13,16 @@ from hypothesis import assume, given, settings
 from random_steps import wide
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
+from stepnet.compiler.net.ir import ancestors
+from stepnet.compiler.plan import Schedule, plan, schedule
 from stepnet.compiler.plan.passes.lift import lift
-from stepnet.compiler.plan.plan import plan
-from stepnet.compiler.plan.schedule import Schedule, schedule
-from stepnet.compiler.targets import engine_named
-from stepnet.compiler.targets.base import Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets import Call, Results, engine_named
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.compiler.targets.threads import set_threads
 from stepnet.errors import NetError
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 

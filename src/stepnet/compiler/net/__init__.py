@@ -1,1 +1,22 @@
 """Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""
+
+from stepnet.compiler.net.interpret import Segments, interpret, widened
+from stepnet.compiler.net.ir import Builder, Net, Node, Recur
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+
+__all__ = [
+    "CONST",
+    "ROWS",
+    "STEPS",
+    "Builder",
+    "Extent",
+    "Net",
+    "Node",
+    "Precision",
+    "Recur",
+    "Segments",
+    "Type",
+    "interpret",
+    "widened",
+]

@@ -1,1 +1,5 @@
 """Dtypes, nested structures of arrays, and checks of arguments: used by every stage."""
+
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+
+__all__ = ["leaves", "named_leaves", "rebuild", "transform"]

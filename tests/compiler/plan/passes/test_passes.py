@@ -11,17 +11,15 @@ from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, STEPS, Type
-from stepnet.compiler.plan.passes import PIPELINE, optimised
+from stepnet.compiler.net import CONST, STEPS, Builder, Net, Type, widened
+from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.factor import factor
 from stepnet.compiler.plan.passes.fold import fold
-from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets import Call
 from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.structure import leaves
-from stepnet.ragged.positions import Positions
+from stepnet.compiler.trace import Spec
+from stepnet.compiler.values import leaves
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 SIZE = 3

@@ -9,16 +9,8 @@ from same_bits import assert_same_bits
 from zoo import rnn_of
 
 from stepnet.build.targets import build_target
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import (
-    NAMED,
-    VARIABLE,
-    Target,
-    available_targets,
-    host_target,
-    supported_targets,
-    up_to,
-)
+from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.target import NAMED, VARIABLE, supported_targets, up_to
 from stepnet.errors import InputError
 from tests.cli.test_cli import stepnet
 

@@ -14,11 +14,10 @@ from turns import in_turns
 from zoo import normal as random_normal
 
 import stepnet as sn
+from stepnet.compiler.net import Precision
 from stepnet.compiler.net.encodings import rounded, whole_numbers
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.passes import narrowed
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 

@@ -17,16 +17,15 @@ from turns import in_turns
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.targets.base import Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets, host_target
+from stepnet.compiler.net import widened
+from stepnet.compiler.targets import Call, Results
+from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets, host_target
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.cpu.running import sequence_layout
 from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 

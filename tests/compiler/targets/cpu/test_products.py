@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Target, available_targets
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Call
+from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(3)

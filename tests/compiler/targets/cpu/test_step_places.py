@@ -13,15 +13,14 @@ import pytest
 from hypothesis import Phase, given, settings
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Bound, Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.net import Net
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Bound, Call, Results
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.interpreter import Interpreter
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.model.control import Control, run_until
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
