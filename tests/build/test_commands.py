@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import MODEL, VOWELS, refusal, stepnet
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow.parquet import read_table
 from same_bits import assert_same_bits
@@ -20,7 +21,6 @@ from stepnet.build.description import Description
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.onnx import load as load_onnx
 from tests.build.libraries import cell, given, library_of
-from tests.cli.test_cli import MODEL, VOWELS, refusal, stepnet
 
 
 def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):

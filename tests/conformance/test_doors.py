@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import refusal, stepnet
 from safetensors.numpy import save_file
 from tolerance import assert_close
 
@@ -19,7 +20,6 @@ from stepnet.arrow.predictor import LEFT_OUT
 from stepnet.errors import FileError, InputError, LayoutError, ModelError
 from stepnet.model.file import read_model
 from stepnet.model.graph.graph import Graph
-from tests.cli.test_cli import refusal, stepnet
 
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
-
-from tests.cli.test_cli import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-
-from tests.cli.test_cli import refusal, stepnet
+from command_line import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

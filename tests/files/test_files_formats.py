@@ -13,13 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import Array, assert_same, savez, words_of
 from safetensors.numpy import load_file, save_file
 from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
 from stepnet.files import FORMATS, Module, convert_file, kind, read, write
-from tests.cli.test_cli import refusal, stepnet
 
 INPUTS, HIDDEN = 2, 3
 SHAPES = {

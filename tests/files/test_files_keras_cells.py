@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from containers import unpacked
 from saved_arrays import saved_arrays
 from tolerance import assert_close
@@ -21,7 +22,6 @@ from turns import in_turns
 from stepnet.errors import FileError, LayoutError
 from stepnet.files import Choice, Model, Module, read, weights
 from stepnet.files.account import check_merges
-from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 Array = np.ndarray[Any, np.dtype[Any]]

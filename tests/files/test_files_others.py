@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import stepnet
 from torch import nn
-
-from tests.cli.test_cli import stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import Array, assert_same, unpacked
 from saved_arrays import saved_arrays
 from tolerance import assert_close
@@ -19,7 +20,6 @@ from stepnet.files import read
 from stepnet.files.account import check_stack
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
-from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 INPUTS, HIDDEN, STEPS = 2, 3, 5

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from tolerance import assert_close
-
-from tests.cli.test_cli import refusal, stepnet
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras

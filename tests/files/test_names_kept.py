@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import refusal
 from torch import nn
 
 from stepnet.errors import StepnetError
 from stepnet.files import Choice, convert_file, read
-from tests.cli.test_cli import refusal
 
 INPUTS, HIDDEN = 3, 4
 TANH = Choice(semantics={"candidate_activation": "tanh"})

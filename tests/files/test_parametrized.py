@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from stepnet.errors import ConversionError
 from stepnet.files import Choice, convert_file, read
-from tests.cli.test_cli import refusal, stepnet
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 

@@ -8,13 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import unpacked
 from safetensors.torch import save_file
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 from torch import nn
-
-from tests.cli.test_cli import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import stepnet
 
 from stepnet.cli.report.verdicts import random_module
 from stepnet.compiler.net.tolerance import tolerance
@@ -19,7 +20,6 @@ from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, Own, outputs_of, own
 from stepnet.ragged import Ragged
-from tests.cli.test_cli import stepnet
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}
