@@ -17,7 +17,6 @@ import stepnet as sn
 from stepnet.build import Build, build, load
 from stepnet.build.header import C_TYPES
 from stepnet.compiler.values import leaves
-from stepnet.model.file import load as load_model
 from tests.build.libraries import LENGTHS, cell, given
 from tests.build.test_bits import pooled
 
@@ -92,7 +91,7 @@ def test_the_header_is_of_the_oldest_cplusplus(weights: str, tmp_path: Path):
 
 def test_the_example(tmp_path: Path):
     file = ROOT / "src/stepnet/cli/data/speaker_gru.safetensors"
-    layer: Any = load_model(file, recurrent_only=True)
+    layer: Any = sn.load(file, recurrent_only=True)
     made = build(layer, tmp_path, name="speaker_gru")
     printed = output(compiled(ROOT / "examples" / "speaker_stream.c", made, *SANITISED)).splitlines()
     assert printed[:2] == ["steps 20, outputs per step 64", "the same in pieces: yes"]

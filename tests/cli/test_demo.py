@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from command_line import stepnet
-from tolerance import assert_close
+from tolerance import assert_close, tolerance
 
 import stepnet as sn
 from stepnet.cli import demo
-from stepnet.compiler.net.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from command_line import stepnet
+from tolerance import tolerance
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.files import Choice, weights
 from stepnet.layout import Weights, frameworks, record, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH

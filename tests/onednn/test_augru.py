@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tolerance import assert_close, distance
+from tolerance import assert_close, distance, tolerance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.onednn import Library
 from stepnet.compiler.targets.onednn.primitives import Run, Weights
 from stepnet.compiler.targets.onednn.recurrence import Recurrence

@@ -6,10 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tolerance import tolerance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.calibration import data_scale, weight_scales
 from stepnet.compiler.targets.onednn import Library
 from stepnet.errors import InputError, RefusedError

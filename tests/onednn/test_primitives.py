@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tolerance import assert_close, distance
+from tolerance import assert_close, distance, tolerance
 
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.onednn import Library
 from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
 from stepnet.compiler.targets.onednn.padding import padding_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DEEP = 0
+DEEP = 443
 """The most imports of modules of the inside: lower it with each that goes."""
 
 # Besides `stepnet` and the modules in it, `stepnet.errors` and `stepnet.torch` for example.

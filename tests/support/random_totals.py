@@ -4,13 +4,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from interpreted import interpreted
 from random_steps import RandomStep, Sequences, wide
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, widened
 from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Bound, Call, Results
 from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.compiler.values import leaves
 from stepnet.ragged import Positions
 
@@ -64,7 +64,7 @@ def in_float64(net: Net, params: list[Any], call: Call) -> Results:
         name: [None if array is None else wide(array) for array in getattr(call, name)]
         for name in ("sequences", "initial", "statics")
     }
-    return BoundNet(widened(net), tuple(map(wide, params)))(replace(call, **arrays))
+    return interpreted(widened(net), map(wide, params), replace(call, **arrays))
 
 
 def on_llvm(net: Net, params: list[Any]) -> Bound:

@@ -11,10 +11,10 @@ from wide_machine import MACHINE, TARGET, call, load
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import CONST
-from stepnet.compiler.plan import Load, Machine, Size
+from stepnet.compiler.plan import Load, Machine, Partition, Size, Way
 from stepnet.compiler.plan import partition as model
 from stepnet.compiler.plan.load import Stage, WordWork
-from stepnet.compiler.plan.partition import Partition, Way, at_once, partition
+from stepnet.compiler.plan.partition import at_once, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import runs_of, waves_of
 from stepnet.compiler.targets.cpu import LlvmEngine

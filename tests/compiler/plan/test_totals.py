@@ -10,17 +10,17 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from interpreted import interpreted
 from random_steps import wide
 from tolerance import assert_close
 
+import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
 from stepnet.compiler.net.ir import ancestors
 from stepnet.compiler.plan import Schedule, plan, schedule
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.targets import Call, Results, engine_named
 from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.interpreter import BoundNet
-from stepnet.compiler.targets.threads import set_threads
 from stepnet.errors import NetError
 from stepnet.ragged import Positions, offsets_of
 
@@ -209,7 +209,7 @@ def right(net: Net, call: Call) -> Results:
         for name in ("sequences", "initial", "statics")
     }
     parameters = tuple(wide(array) for array in PARAMETERS)
-    return BoundNet(widened(net), parameters)(replace(call, **changed))
+    return interpreted(widened(net), parameters, replace(call, **changed))
 
 
 def assert_right(found: Results, expected: Results, call: Call) -> None:
@@ -244,11 +244,11 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
     bound = LlvmEngine().compile_plan(plan(net)).bind(PARAMETERS)
     call = call_of(net, LENGTHS * 6)
     found = bound(call)
-    set_threads(2)
+    sn.set_threads(2)
     try:
         other = bound(call)
     finally:
-        set_threads(None)
+        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
     for place, (start, length) in enumerate(zip(call.positions.starts, call.positions.lengths, strict=True)):
@@ -436,10 +436,10 @@ def test_random_nets_give_what_is_right(net: Net) -> None:
     for kind in ("outputs", "final", "totals"):
         for actual, one in zip(getattr(found, kind), getattr(expected, kind), strict=True):
             assert_close(actual, one, 16 * int(call.positions.lengths.sum()), H)
-    set_threads(2)
+    sn.set_threads(2)
     try:
         other = bound(call)
     finally:
-        set_threads(None)
+        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)

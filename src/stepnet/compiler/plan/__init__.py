@@ -1,8 +1,22 @@
 """Passes, plans and schedules: from a traced net to the work of an engine, in the order in which it runs."""
 
 from stepnet.compiler.plan.load import Load, Machine, Size
+from stepnet.compiler.plan.partition import Partition, Wavefront, Way
 from stepnet.compiler.plan.passes import PIPELINE, optimised
 from stepnet.compiler.plan.plan import Plan, plan
 from stepnet.compiler.plan.schedule import Schedule, schedule
 
-__all__ = ["PIPELINE", "Load", "Machine", "Plan", "Schedule", "Size", "optimised", "plan", "schedule"]
+__all__ = [
+    "PIPELINE",
+    "Load",
+    "Machine",
+    "Partition",
+    "Plan",
+    "Schedule",
+    "Size",
+    "Wavefront",
+    "Way",
+    "optimised",
+    "plan",
+    "schedule",
+]

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from interpreted import interpreted
 from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
 
@@ -16,7 +17,6 @@ from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.factor import factor
 from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.targets import Call
-from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.compiler.trace import Spec
 from stepnet.compiler.values import leaves
 from stepnet.ragged import Positions
@@ -41,11 +41,11 @@ def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep
     rnn = step.rnn("float64", reverse)
     call = call_of(data.draw(sequences_for(step, "float64")), step)
     parameters = list(step.params.values())
-    expected = BoundNet(rnn.net, tuple(parameters))(call)
+    expected = interpreted(rnn.net, parameters, call)
     net = rnn.net
     for one in PIPELINE:
         net = one(net)
-        found = BoundNet(net, tuple(parameters))(call)
+        found = interpreted(net, parameters, call)
         for actual, wanted in zip(
             found.outputs + found.final, expected.outputs + expected.final, strict=True
         ):
@@ -151,7 +151,7 @@ def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
     assert_close(actual, expected, length=4, width=SIZE)
     call = Call(Positions.end_to_end(np.array([0, 4, 8])), [x.reshape(8, 2)], [None])
     assert_close(
-        BoundNet(plan.net, tuple(params.values()))(call).outputs[0].reshape(2, 4, SIZE),
+        interpreted(plan.net, params.values(), call).outputs[0].reshape(2, 4, SIZE),
         expected,
         4,
         SIZE,
@@ -205,7 +205,7 @@ def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, i
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((3, *shape)) for shape in shapes]
     call = Call(Positions.end_to_end(np.array([0, 3])), arrays)
-    (actual,), (wanted,) = (BoundNet(each, ())(call).outputs for each in (after, net))
+    (actual,), (wanted,) = (interpreted(each, (), call).outputs for each in (after, net))
     assert_close(actual, wanted, length=1, width=64)
 
 

@@ -13,7 +13,7 @@ from controlled_loop import assert_right, right
 from same_bits import assert_same_bits
 
 import stepnet as sn
-from stepnet.compiler.plan.partition import Partition, Way
+from stepnet.compiler.plan import Partition, Way
 from stepnet.compiler.targets import Call, EarlyEnds
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import chain, ending, native, sequence_layout, workspace

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
+from interpreted import interpreted
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
 from same_bits import assert_same_bits
 from tolerance import assert_close
@@ -22,7 +23,6 @@ from stepnet.compiler.targets import Call, Results
 from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets, host_target
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.cpu.running import sequence_layout
-from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.ragged import Positions
@@ -57,7 +57,7 @@ def right(rnn: sn.RNN, call: Call) -> Results:
     call = replace(
         call, sequences=wider(call.sequences), initial=wider(call.initial), statics=wider(call.statics)
     )
-    return BoundNet(widened(rnn.net), tuple(wider(leaves(rnn.params))))(call)
+    return interpreted(widened(rnn.net), wider(leaves(rnn.params)), call)
 
 
 def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str) -> None:

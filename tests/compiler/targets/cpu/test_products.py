@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from interpreted import interpreted
 from tolerance import assert_close
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
@@ -11,7 +12,6 @@ from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Call
 from stepnet.compiler.targets.cpu import LlvmEngine, Target, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
-from stepnet.compiler.targets.interpreter import BoundNet
 from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
@@ -73,7 +73,7 @@ def test_sums_of_products_are_right(
     found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
     arrays = [array.astype("float64") for array in (*call.sequences, *call.initial) if array is not None]
     wide = replace(call, sequences=arrays[:1], initial=arrays[1:])
-    right = BoundNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
+    right = interpreted(widened(net), (one.astype("float64") for one in params), wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 9, sum(sizes) + width)
 
@@ -104,6 +104,6 @@ def test_products_of_large_parameters_are_right(target: Target, rows: int) -> No
     call = Call(Positions.end_to_end(np.arange(rows + 1) * 3), [x], [h])
     found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
     wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
-    right = BoundNet(widened(net), (param.astype("float64"),))(wide)
+    right = interpreted(widened(net), (param.astype("float64"),), wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 3, 640)

@@ -15,9 +15,7 @@ from hypothesis import Phase, given, settings
 import stepnet as sn
 from stepnet.compiler.net import Net
 from stepnet.compiler.plan import schedule
-from stepnet.compiler.targets import Bound, Call, Results
-from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.interpreter import Interpreter
+from stepnet.compiler.targets import Bound, Call, Results, engine_named
 from stepnet.compiler.values import leaves
 from stepnet.model.control import Control, run_until
 from stepnet.ragged import Positions, offsets_of
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
-ENGINES = {"interpret": Interpreter(), "llvm": LlvmEngine()}
+ENGINES = {name: engine_named(name) for name in ("interpret", "llvm")}
 PLAIN = Control()
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 
@@ -187,7 +185,7 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
         return h, h
 
     rnn = sn.RNN(plain, PARAMS, memory=5, inputs=3, reverse=reverse)
-    run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
+    run = ENGINES["llvm"].compile(rnn.schedule).bind(leaves(rnn.params))
     lengths = np.array([4, 9, 1, 9], np.int64)
     layout = LAYOUTS[name](lengths)
     x = RANDOM.normal(size=(layout.total, 3)).astype("f4")

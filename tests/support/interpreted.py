@@ -1,0 +1,13 @@
+"""What the interpreter gives for a net: right results, in the dtypes of the net."""
+
+from collections.abc import Iterable
+
+from stepnet.compiler.net import Net
+from stepnet.compiler.targets import Call, Results
+from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.interpreter import BoundNet
+
+
+def interpreted(net: Net, parameters: Iterable[Array], call: Call) -> Results:
+    """The results of a call of a net with these parameters."""
+    return BoundNet(net, tuple(parameters))(call)
