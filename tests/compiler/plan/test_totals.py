@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from interpreted import interpreted
 from random_steps import wide
 from tolerance import assert_close
+from zoo import uniform
 
 import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
@@ -179,11 +180,7 @@ BEGINNINGS = (None, zeros, a_constant, negative_zeros, a_product, a_view, a_para
 # ---- running them ------------------------------------------------------------------------------------------
 
 
-def numbers(shape: Sequence[int], seed: int) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
-
-
-PARAMETERS = [numbers(shape, place) for place, shape in enumerate([(X, H), (H, H), (H, 2)])]
+PARAMETERS = [uniform(*shape, seed=place) for place, shape in enumerate([(X, H), (H, H), (H, 2)])]
 
 
 def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> Call:
@@ -191,10 +188,10 @@ def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> C
     lengths_ = np.array(lengths, np.int64)
     starts = offsets_of(lengths_ + gap)[:-1]
     total = int(np.sum(lengths_ + gap))
-    h0, s = numbers((len(lengths), H), 7), numbers((len(lengths), H), 8)
+    h0, s = uniform(len(lengths), H, seed=7), uniform(len(lengths), H, seed=8)
     xs = np.full((total, X), np.nan, np.float32)
     for place, (start, length) in enumerate(zip(starts, lengths_, strict=True)):
-        xs[start : start + length] = numbers((length, X), 100 + place)
+        xs[start : start + length] = uniform(length, X, seed=100 + place)
     begins = {number for node in net.nodes if node.operation == "recur" for number in node.inputs[1:2]}
     ends: dict[str, Any] = {"initial": [h0], "statics": [s]}
     if net.inputs[1] not in begins:
@@ -308,8 +305,8 @@ def test_a_call_that_is_run_again_reads_what_its_arrays_hold() -> None:
         array[...] = np.nan
     again = bound.again(call, into)
     for seed in (3, 4):
-        call.sequences[0][...] = numbers(call.sequences[0].shape, seed)
-        call.statics[0][...] = numbers(call.statics[0].shape, seed)
+        call.sequences[0][...] = uniform(*call.sequences[0].shape, seed=seed)
+        call.statics[0][...] = uniform(*call.statics[0].shape, seed=seed)
         again()
         assert_right(into, right(net, call), call)
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 import stepnet.torch
-from stepnet import cells
 from stepnet.compiler import targets as engines
 from stepnet.compiler.net import Net, Node
 from stepnet.compiler.net.memory import HOST
@@ -184,7 +184,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def gru(inputs: int, hidden: int = 4, **options: Any) -> sn.RNN:
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, hidden), **options)
+    return rnn_of("gru", inputs, hidden, **options)
 
 
 def ragged(*lengths: int, features: int = 3) -> sn.Ragged:

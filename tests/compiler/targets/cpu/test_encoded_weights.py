@@ -12,6 +12,7 @@ import pytest
 from tolerance import assert_close
 from turns import in_turns
 from zoo import normal as random_normal
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.compiler.net import Precision
@@ -187,8 +188,7 @@ def test_weights_that_are_not_finite_reach_their_own_units_alone(dtype: str) -> 
 
 
 def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS[kind].parameters(inputs, units, seed=1)
-    return sn.cells.rnn(kind, params, reverse=reverse).in_precision(Precision(dtype))
+    return rnn_of(kind, inputs, units, seed=1, reverse=reverse).in_precision(Precision(dtype))
 
 
 @pytest.mark.long(each=True)
