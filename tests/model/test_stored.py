@@ -16,8 +16,7 @@ from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.values import leaves, transform
-from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values import DTYPES, leaves, transform
 from stepnet.errors import InputError, StepError
 from stepnet.model.control import Control
 

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import DATA
 from pyarrow import parquet
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.cli.demo import DATA, load
+from stepnet.cli.demo import load
 from stepnet.compiler.targets.onednn import Library
 
 MOST = 0.006

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from stepnet.compiler.net import Net
 from stepnet.compiler.targets import Call, Results
-from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.interpreter import BoundNet
 
 
-def interpreted(net: Net, parameters: Iterable[Array], call: Call) -> Results:
+def interpreted(net: Net, parameters: Iterable[np.ndarray], call: Call) -> Results:
     """The results of a call of a net with these parameters."""
     return BoundNet(net, tuple(parameters))(call)

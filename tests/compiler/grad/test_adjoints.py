@@ -9,8 +9,7 @@ from gradcheck import assert_gradient, segments_of
 
 from stepnet.compiler.grad import vjp
 from stepnet.compiler.grad.adjoints import ADJOINTS
-from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Type
-from stepnet.compiler.net.ops import OPERATIONS
+from stepnet.compiler.net import CONST, OPERATIONS, ROWS, STEPS, Builder, Extent, Net, Type
 
 SEGMENTS = segments_of()
 

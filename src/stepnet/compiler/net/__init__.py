@@ -2,11 +2,13 @@
 
 from stepnet.compiler.net.interpret import Segments, interpret, widened
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur
+from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 
 __all__ = [
     "CONST",
+    "OPERATIONS",
     "ROWS",
     "STEPS",
     "Builder",
