@@ -30,8 +30,9 @@ from ray_session import RaySession, uses_ray
 from sharing import by_rows
 from turns import covering
 
+import stepnet as sn
 from stepnet.compiler.targets.cpu.running import native
-from stepnet.compiler.targets.threads import set_threads, threads_set
+from stepnet.compiler.targets.threads import threads_set
 
 sys.dont_write_bytecode = False
 
@@ -66,7 +67,7 @@ def same_threads() -> Generator[None]:
     """Leaves the number of threads as it was."""
     before = threads_set()
     yield
-    set_threads(before)
+    sn.set_threads(before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

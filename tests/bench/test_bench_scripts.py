@@ -55,7 +55,7 @@ from bench import (
 )
 from stepnet import cells
 from stepnet.compiler import targets as engines
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[2] / "bench"

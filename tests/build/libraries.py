@@ -6,20 +6,12 @@ from typing import Any
 import numpy as np
 from same_bits import assert_same_bits
 
-import stepnet as sn
-from stepnet import cells
 from stepnet.build import Library, build, load
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 Array = np.ndarray
 LENGTHS = ([5, 3, 0, 2], [1], [0], [], [9, 0, 70, 1, *[3] * 80])
 """Of batches: several sequences, one, empty ones, none, and more than there are lanes."""
-
-
-def cell(name: str, inputs: int, hidden: int, dtype: str = "float32", reverse: bool = False) -> sn.RNN:
-    """A recurrence of a known cell."""
-    params = cells.CELLS[name].parameters(inputs=inputs, hidden=hidden)
-    return cells.rnn(name, {key: array.astype(dtype) for key, array in params.items()}, reverse=reverse)
 
 
 def library_of(model: Any, folder: Path, **options: Any) -> Library:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_steps import random_steps, sequences_for
-from zoo import sequences
+from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet.build import build
 from stepnet.build.workspaces import WorkspaceOffsets
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
-from tests.build.libraries import LENGTHS, assert_as_in_python, cell, library_of
+from tests.build.libraries import LENGTHS, assert_as_in_python, library_of
 from tests.model.test_random_steps import SLOW
 
 RANDOM = np.random.default_rng(5)
@@ -25,7 +25,7 @@ W = RANDOM.normal(size=(16, 3)).astype("float32")
 
 def both(merge: str | None = "concat", inputs: int = 8, dtype: str = "float32") -> sn.Bidirectional:
     """A recurrence in two directions."""
-    one, other = (cell("gru", inputs, 8, dtype, reverse) for reverse in (False, True))
+    one, other = (rnn_of("gru", inputs, 8, dtype=dtype, reverse=reverse) for reverse in (False, True))
     return sn.Bidirectional(one, other, merge=merge)
 
 
@@ -39,9 +39,9 @@ def pooled(x: Any, params: Any) -> Any:
 
 
 MODELS = {
-    "gru float32": (cell("gru", 8, 16), "float32"),
-    "lstm_peephole float64": (cell("lstm_peephole", 8, 5, "float64", reverse=True), "float64"),
-    "stack of both": (sn.Stack([both(), cell("lstm", 16, 12)]), "float32"),
+    "gru float32": (rnn_of("gru", 8, 16), "float32"),
+    "lstm_peephole float64": (rnn_of("lstm_peephole", 8, 5, dtype="float64", reverse=True), "float64"),
+    "stack of both": (sn.Stack([both(), rnn_of("lstm", 16, 12)]), "float32"),
     "pooled": (sn.Graph(pooled, W), "float32"),
 }
 
@@ -63,7 +63,7 @@ def test_a_model_without_weights(tmp_path: Path):
 
 
 def test_initial_memories_of_layers(tmp_path: Path):
-    model = sn.Stack([both(), cell("lstm", 16, 12)])
+    model = sn.Stack([both(), rnn_of("lstm", 16, 12)])
     library = library_of(model, tmp_path, inputs=8)
     for lengths in LENGTHS:
         x = sequences(lengths, 8)
@@ -74,7 +74,7 @@ def test_initial_memories_of_layers(tmp_path: Path):
 
 def test_one_context_runs_calls_of_any_size(tmp_path: Path):
     """Memory of earlier calls, and what they left in it, changes nothing."""
-    model = cell("gru", 8, 16)
+    model = rnn_of("gru", 8, 16)
     library = library_of(model, tmp_path, inputs=8)
     for count in (1, 300, 2, 65, 64, 0, 1):
         lengths = [n * 7 % 13 for n in range(count)]
@@ -118,7 +118,7 @@ def test_tables_statics_and_indices(tmp_path: Path):
 
 def test_weights_in_fewer_bits(tmp_path: Path):
     x = sequences([5, 3, 0, 70], 8)
-    model = sn.quantize(cell("gru", 8, 16), [x], dtype="int8")
+    model = sn.quantize(rnn_of("gru", 8, 16), [x], dtype="int8")
     library = library_of(model, tmp_path, inputs=8)
     assert_as_in_python(library, model(x, engine="llvm"), x)
 
@@ -140,7 +140,7 @@ def test_random_steps(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
 
 def nested(enters: bool) -> sn.RNN:
     """Sequences of sequences. enters: whether the outer memory is where the inner one begins."""
-    words = cell("gru", 3, 4)
+    words = rnn_of("gru", 3, 4)
 
     def step(x: Any, h: Any, p: Any) -> Any:
         return h, np.tanh(words(x, initial=h if enters else "zeros")[1] + h)
@@ -152,7 +152,7 @@ def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
     """Also where so many parameters are read for each block that it has the most rows."""
     rows = list[int]()
     for inputs, hidden in ((8, 16), (1024, 704)):
-        model, x = cell("gru", inputs, hidden), sequences([300], inputs)
+        model, x = rnn_of("gru", inputs, hidden), sequences([300], inputs)
         running = model.read(x, None, None, None, False).running
         (plan,) = running.schedule_for("llvm").plans
         runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
@@ -176,7 +176,7 @@ def test_models_that_numpy_takes_part_in_are_refused(enters: bool, tmp_path: Pat
 
 
 def test_arguments_that_do_not_fit(tmp_path: Path):
-    model = cell("gru", 8, 16)
+    model = rnn_of("gru", 8, 16)
     with pytest.raises(
         InputError, match="a library is built of an RNN, a Stack, a Bidirectional or a Graph, not 3"
     ):

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import MODEL, VOWELS, refusal, stepnet
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow.parquet import read_table
 from same_bits import assert_same_bits
-from zoo import sequences
+from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet.build import build, load
 from stepnet.build.description import Description
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.onnx import load as load_onnx
-from tests.build.libraries import cell, given, library_of
-from tests.cli.test_cli import MODEL, VOWELS, refusal, stepnet
+from tests.build.libraries import given, library_of
 
 
 def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):
@@ -58,7 +58,7 @@ def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):
 
 
 def test_nothing_is_loaded_that_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = build(cell("gru", 12, 4), tmp_path, inputs=12)
+    made = build(rnn_of("gru", 12, 4), tmp_path, inputs=12)
     monkeypatch.setattr("stepnet.build.loaded.ctypes.CDLL", lambda path: pytest.fail(f"{path} was loaded"))
     options = "--input", VOWELS, "-o", tmp_path / "y.parquet"
     assert "a library is machine code, which may do all that this process may: --trust-library" in refusal(
@@ -80,7 +80,7 @@ def test_files_that_are_no_libraries(tmp_path: Path):
         path.write_bytes(data)
         with pytest.raises(FileError, match="this is not a shared library for Linux"):
             load(path, trust=True)
-    whole = build(cell("gru", 3, 4), tmp_path, inputs=3).shared.read_bytes()
+    whole = build(rnn_of("gru", 3, 4), tmp_path, inputs=3).shared.read_bytes()
     path.write_bytes(whole.replace(b"model_describe", b"model_descrive"))
     with pytest.raises(FileError, match="this is not a library that stepnet built"):
         load(path, trust=True)
@@ -91,7 +91,7 @@ def test_files_that_are_no_libraries(tmp_path: Path):
 def test_a_library_that_ends_early_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # The system's loader would end the process with a signal.
     monkeypatch.setattr("stepnet.build.loaded.ctypes.CDLL", lambda path: pytest.fail(f"{path} was loaded"))
-    path = build(cell("gru", 3, 4), tmp_path, inputs=3).shared
+    path = build(rnn_of("gru", 3, 4), tmp_path, inputs=3).shared
     whole = path.read_bytes()
     for size in (64, 4096, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
@@ -100,12 +100,12 @@ def test_a_library_that_ends_early_is_not_loaded(tmp_path: Path, monkeypatch: py
 
 
 def test_a_library_that_was_replaced_while_it_was_loaded(tmp_path: Path):
-    path = build(cell("gru", 3, 4), tmp_path, name="one", inputs=3).shared
+    path = build(rnn_of("gru", 3, 4), tmp_path, name="one", inputs=3).shared
     x = sequences([3, 1], 3)
     library = load(path, trust=True)
     right = library({"x": x})
     for name, cause in (("two", "a function is missing "), ("one", "this process has loaded another")):
-        other = build(cell("lstm", 3, 5), tmp_path / name, name=name, inputs=3).shared
+        other = build(rnn_of("lstm", 3, 5), tmp_path / name, name=name, inputs=3).shared
         other.replace(path)
         with pytest.raises(FileError, match=f"{cause}.*load it in a new process, or from another folder"):
             load(path, trust=True)
@@ -113,7 +113,7 @@ def test_a_library_that_was_replaced_while_it_was_loaded(tmp_path: Path):
 
 
 def test_a_folder_whose_name_is_no_text(tmp_path: Path):
-    made = build(cell("gru", 3, 4), tmp_path, inputs=3, weights="beside")
+    made = build(rnn_of("gru", 3, 4), tmp_path, inputs=3, weights="beside")
     assert made.weights is not None
     folder = tmp_path / os.fsdecode(b"\xff\xfe")
     try:
@@ -127,14 +127,14 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path):
 
 
 def test_arrays_without_names(tmp_path: Path):
-    library = load(build(cell("gru", 3, 4), tmp_path, inputs=3).shared, trust=True)
+    library = load(build(rnn_of("gru", 3, 4), tmp_path, inputs=3).shared, trust=True)
     for wrong in (None, [], sequences([3], 3)):
         with pytest.raises(InputError, match="a library takes a dict of arrays by name, not"):
             library(wrong)  # type: ignore[arg-type]
 
 
 def test_weights_beside_are_found_and_checked(tmp_path: Path):
-    made = build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside")
+    made = build(rnn_of("gru", 8, 4), tmp_path, inputs=8, weights="beside")
     assert made.weights is not None
     x, moved = sequences([3, 1], 8), tmp_path / "moved"
     right = load(made.shared, trust=True)({"x": x})
@@ -154,12 +154,12 @@ def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, monkeypatc
     with pytest.raises(
         InputError, match=r"the weights take \d+ bytes, and code reaches 100 .* --weights beside"
     ):
-        build(cell("gru", 8, 4), tmp_path, inputs=8)
-    assert build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside").weights is not None
+        build(rnn_of("gru", 8, 4), tmp_path, inputs=8)
+    assert build(rnn_of("gru", 8, 4), tmp_path, inputs=8, weights="beside").weights is not None
 
 
 def test_arrays_that_do_not_fit_a_library(tmp_path: Path):
-    library = library_of(cell("lstm", 8, 4), tmp_path, inputs=8)
+    library = library_of(rnn_of("lstm", 8, 4), tmp_path, inputs=8)
     x = sequences([3, 1], 8)
     for arrays in ({}, {"x": x, "z": x}, {"initial_h": np.zeros((2, 4), "f")}):
         with pytest.raises(InputError, match="the library takes arrays called x, initial_h, initial_c, not"):
@@ -210,7 +210,7 @@ def test_an_onnx_file_is_built_whole(tmp_path: Path):
 
 
 def test_files_are_replaced_only_where_that_is_asked(tmp_path: Path):
-    model = cell("gru", 3, 4)
+    model = rnn_of("gru", 3, 4)
     made = build(model, tmp_path, inputs=3)
     made.static.unlink()
     with pytest.raises(FileError, match="the file is there already; --force"):

@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
-from zoo import sequences
+from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet.build import Build, build
+from stepnet.build import Build, build, load
 from stepnet.build.header import C_TYPES
-from stepnet.build.loaded import load
-from stepnet.compiler.values.structure import leaves
-from stepnet.model.file import load as load_model
-from tests.build.libraries import LENGTHS, cell, given
+from stepnet.compiler.values import leaves
+from tests.build.libraries import LENGTHS, given
 from tests.build.test_bits import pooled
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -62,24 +60,24 @@ def output(program: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_wrong_calls_memory_and_threads(weights: str, tmp_path: Path):
-    made = build(cell("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
+    made = build(rnn_of("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
     flags = list(SANITISED)
     if made.weights is not None:
-        other = build(cell("gru", 8, 17), tmp_path / "other", name="gru", weights=weights, inputs=8)
+        other = build(rnn_of("gru", 8, 17), tmp_path / "other", name="gru", weights=weights, inputs=8)
         assert other.weights is not None
         flags += [f'-DBESIDE="{made.weights}"', f'-DOTHER="{other.weights}"']
     assert output(compiled(HERE / "checks.c", made, *flags)) == "done\n"
 
 
 def test_the_shared_library_and_an_ordinary_program(tmp_path: Path):
-    made = build(cell("gru", 8, 16), tmp_path, name="gru", inputs=8)
+    made = build(rnn_of("gru", 8, 16), tmp_path, name="gru", inputs=8)
     assert output(compiled(HERE / "checks.c", made, shared=True)) == "done\n"
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler, c++")
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_the_header_is_of_the_oldest_cplusplus(weights: str, tmp_path: Path):
-    made = build(cell("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
+    made = build(rnn_of("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
     flags = ["-std=c++98", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wno-long-long", "-fsyntax-only"]
     done = subprocess.run(
         ["c++", *flags, "-x", "c++", "-include", str(made.header), "-"],
@@ -93,7 +91,7 @@ def test_the_header_is_of_the_oldest_cplusplus(weights: str, tmp_path: Path):
 
 def test_the_example(tmp_path: Path):
     file = ROOT / "src/stepnet/cli/data/speaker_gru.safetensors"
-    layer: Any = load_model(file, recurrent_only=True)
+    layer: Any = sn.load(file, recurrent_only=True)
     made = build(layer, tmp_path, name="speaker_gru")
     printed = output(compiled(ROOT / "examples" / "speaker_stream.c", made, *SANITISED)).splitlines()
     assert printed[:2] == ["steps 20, outputs per step 64", "the same in pieces: yes"]
@@ -187,7 +185,7 @@ def harness(made: Build) -> str:
 
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "pooled": (sn.Graph(pooled, np.random.default_rng(5).normal(size=(16, 3)).astype("float32")), ()),
-    "stack": (sn.Stack([cell("lstm", 8, 5), cell("gru", 5, 7)]), (5, 5, 7)),
+    "stack": (sn.Stack([rnn_of("lstm", 8, 5), rnn_of("gru", 5, 7)]), (5, 5, 7)),
 }
 
 

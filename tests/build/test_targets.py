@@ -11,21 +11,19 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
-from zoo import sequences
+from zoo import rnn_of, sequences
 
-from stepnet.build import build, load
-from stepnet.build.building import Build
+from stepnet.build import Build, build, load
 from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
 from stepnet.build.targets import FIXED, MACHINES, build_target
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine, available_targets
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, ObjectFile
-from stepnet.compiler.targets.cpu.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
 from tests.build.emulated import Emulated
-from tests.build.libraries import cell, given, library_of
+from tests.build.libraries import given, library_of
 
-MODEL = cell("gru", 8, 16)
+MODEL = rnn_of("gru", 8, 16)
 HERE = [each.name for each in available_targets()]
 WIDE = re.compile(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3\d)\b")
 NARROW = re.compile(r"%[xy]mm")
@@ -72,7 +70,7 @@ def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, 
     code = build_target(name).code
     if code.name not in HERE:
         pytest.skip(f"this processor does not run {name}")
-    model, x = cell("lstm", 8, 16, dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype=dtype)
+    model, x = rnn_of("lstm", 8, 16, dtype=dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype=dtype)
     library = library_of(model, tmp_path, inputs=8, target=name)
     reading = model.read(x, None, None, None, False)
     bound = LlvmEngine(code).compile(reading.running.schedule_for("llvm")).bind(reading.running.params)

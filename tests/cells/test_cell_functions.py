@@ -16,7 +16,7 @@ from tolerance import assert_close, distance
 import stepnet as sn
 from stepnet.cells import FORMS
 from stepnet.cells.forms import AXES, axes_of
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from tests.peers.environments import saved
 

@@ -12,7 +12,7 @@ from turns import in_turns
 from zoo import sigmoid
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
+from stepnet.cells import CELLS
 from stepnet.errors import InputError
 
 LENGTHS = (4, 0, 1, 7)

@@ -9,7 +9,7 @@ from gradcheck import assert_gradient, segments_of
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 
 Array = np.ndarray
 WIDTH = 15

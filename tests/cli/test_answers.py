@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import typer
+from command_line import stepnet
 from safetensors.torch import save_file
 from torch import nn
 from zoo import rnn_of
@@ -24,12 +25,10 @@ from stepnet import arrow
 from stepnet.build import build
 from stepnet.build import load as load_library
 from stepnet.cli.commands import app
-from stepnet.files import formats, interchange
-from stepnet.files.choice import LayoutChoice
+from stepnet.files import LayoutChoice, formats, interchange
 from stepnet.layout.options import OPTIONS
 from stepnet.model.verdict import verify_models
 from stepnet.onnx import save as save_onnx
-from tests.cli.test_cli import stepnet
 
 SOURCE = Path(sn.__file__).parent
 IN, H = 3, 4

@@ -1,6 +1,5 @@
 """The command line: what each command prints and writes, and one line and exit code 1 for what is wrong."""
 
-import io
 import json
 import os
 import pickle
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -16,46 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import MODEL, VOWELS, refusal, stepnet
 from safetensors.torch import load_file, save_file
 from tolerance import assert_close
-from typer.main import get_command
 
 import stepnet as sn
 from stepnet.arrow.folders import tables
-from stepnet.cli.commands import app
 from stepnet.compiler.disk import store
 from stepnet.explain import bars
 
-DATA = Path(sn.__file__).parent / "cli" / "data"
-MODEL = DATA / "speaker_gru.safetensors"
-VOWELS = DATA / "japanese_vowels.parquet"
-
-
 RUN_MAIN = "from stepnet.cli.commands import main; main()"
-COMMAND = get_command(app)  # to make the command takes as long as many a call
-
 
 ASIDE = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
-
-
-def stepnet(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    # Not by CliRunner: whether it keeps stderr apart from stdout depends on the version of click.
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as end:
-        COMMAND.main([str(argument) for argument in arguments], "stepnet")
-    code = end.value.code or 0
-    assert isinstance(code, int), code
-    return code, stdout.getvalue(), stderr.getvalue()
-
-
-def refusal(*arguments: object) -> str:
-    """The one line of a command that refuses."""
-    code, stdout, stderr = stepnet(*arguments)
-    assert (code, stdout) == (1, "")
-    assert stderr.startswith("stepnet: ")
-    assert stderr.count("\n") == 1
-    return stderr.removeprefix("stepnet: ").rstrip()
 
 
 @pytest.fixture

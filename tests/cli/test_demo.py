@@ -7,13 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tolerance import assert_close
-from typer.testing import CliRunner
+from command_line import stepnet
+from tolerance import assert_close, tolerance
 
 import stepnet as sn
 from stepnet.cli import demo
-from stepnet.cli.commands import app
-from stepnet.compiler.net.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 
@@ -27,9 +25,9 @@ def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def figures(*arguments: str) -> dict:
-    found = CliRunner().invoke(app, ["demo", "--json", *arguments])
-    assert (found.exit_code, found.stderr) == (0, "")
-    return json.loads(found.stdout)
+    code, stdout, stderr = stepnet("demo", "--json", *arguments)
+    assert (code, stderr) == (0, "")
+    return json.loads(stdout)
 
 
 @pytest.mark.long(every=2)
@@ -52,25 +50,25 @@ def test_figures(engine: str):
 
 def test_what_a_person_sees(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
-    found = CliRunner().invoke(app, ["demo"])
-    assert found.exit_code == 0
-    assert found.stdout.count("364 of 370 speakers told right (98.38%)") == 2
-    assert "h = (1 - z) * n + z * h" in found.stdout
-    assert "torch, padded" in found.stdout
-    assert all(len(line) <= 80 for line in found.stdout.splitlines())
+    code, stdout, _ = stepnet("demo")
+    assert code == 0
+    assert stdout.count("364 of 370 speakers told right (98.38%)") == 2
+    assert "h = (1 - z) * n + z * h" in stdout
+    assert "torch, padded" in stdout
+    assert all(len(line) <= 80 for line in stdout.splitlines())
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert list(figures()["speeds"]) == list(demo.OURS)
-    assert "torch is not installed" in CliRunner().invoke(app, ["demo"]).stdout
+    assert "torch is not installed" in stepnet("demo")[1]
 
 
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    found = CliRunner().invoke(app, ["demo"])
-    assert (found.exit_code, found.stderr) == (
+    assert stepnet("demo") == (
         1,
+        "",
         "stepnet: Parquet files need pyarrow: pip install stepnet[arrow]\n",
     )
 

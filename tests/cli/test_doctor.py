@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite
 import numpy as np
 import pytest
+from command_line import stepnet
 from installed_onednn import missing_onednn
 
 import stepnet as sn
@@ -18,11 +19,10 @@ from stepnet.cli.report import doctor, problems, trial
 from stepnet.cli.report.problems import Problem
 from stepnet.compiler.targets.cpu.machine.room import load_llvm
 from stepnet.compiler.targets.limits import limit
-from stepnet.compiler.targets.onednn.library import MISSING
+from stepnet.compiler.targets.onednn import MISSING
 from stepnet.compiler.values import packages
 from stepnet.compiler.values.packages import PACKAGES, Package
 from stepnet.errors import LibraryError
-from tests.cli.test_cli import stepnet
 
 TOO_OLD = "llvmlite 0.44.0 is installed, and stepnet needs 0.46 or later"
 NAMES = [package.name for package in PACKAGES]

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from command_line import refusal, stepnet
 from tolerance import assert_close
 
-from tests.cli.test_cli import refusal, stepnet
 from tests.conformance.corpus import MODELS, STATES, Call, Model, calls, named, unpack
 
 WIDTH = 32  # the largest number of products that a model of the corpus adds up

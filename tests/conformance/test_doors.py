@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import refusal, stepnet
 from safetensors.numpy import save_file
 from tolerance import assert_close
 
@@ -18,8 +19,6 @@ from stepnet import arrow
 from stepnet.arrow.predictor import LEFT_OUT
 from stepnet.errors import FileError, InputError, LayoutError, ModelError
 from stepnet.model.file import read_model
-from stepnet.model.graph.graph import Graph
-from tests.cli.test_cli import refusal, stepnet
 
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 
@@ -109,7 +108,7 @@ def test_a_last_output_is_the_models_output(tmp_path: Path):
     model = keras.Sequential([keras.layers.Input((None, 3)), *layers])
     model.save(tmp_path / "m.keras")
     graph = sn.load(tmp_path / "m.keras")
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, sn.Graph)
     assert_close(graph(X), model.predict_on_batch(X), 5, 10)
 
 

@@ -19,12 +19,12 @@ from tolerance import assert_close
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import h5py
 import keras
+from command_line import refusal
 
 import stepnet as sn
 from stepnet import arrow
 from stepnet.errors import FileError, LayoutError
 from stepnet.model.file import read_model
-from tests.cli.test_cli import refusal
 
 layers = keras.layers
 INPUTS, HIDDEN, TIME = 3, 4, 6

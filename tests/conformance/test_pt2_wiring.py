@@ -11,9 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import LayoutError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import LayoutChoice, convert_file, read
 from stepnet.model.file import read_model
 
 torch = pytest.importorskip("torch")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepnet.files.formats import FORMATS, Format
+from stepnet.files import FORMATS
+from stepnet.files.formats import Format
 from tests.conformance.corpus import MODELS, Model
 from tests.conformance.test_corpus_of_models import RECURRENT, REFUSED, VERDICT, WEIGHTS, WHOLE
 

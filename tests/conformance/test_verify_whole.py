@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import stepnet
 
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
@@ -17,7 +18,6 @@ from stepnet.files import verified
 from stepnet.files.verified import Runtime
 from stepnet.model.file import FileModel
 from stepnet.model.verdict import verify_models
-from tests.cli.test_cli import stepnet
 from tests.conformance.test_doors import tagger
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch's exporter about itself

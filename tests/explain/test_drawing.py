@@ -11,12 +11,10 @@ from stepnet.explain.equations import equations
 from stepnet.explain.ties import ConversionSide
 from stepnet.explain.weights import signs, weights_text
 from stepnet.explain.words import explain_notation
+from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import ParameterBlock, index_map
-from stepnet.layout.record import Record
-from stepnet.layout.registry import records
-from stepnet.layout.semantics import Semantics
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.sizes import shape_of
 
 ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
 
@@ -94,7 +92,7 @@ def test_layers_and_directions_are_panels():
 
 
 def test_blocks_between_one_another_are_wrapped():
-    from stepnet.layout.record import Record
+    from stepnet.layout import Record
 
     mine = Record("mine.lstm", "lstm", {"w": "W[(h g:ifgo) x]; R[(h g:ifgo) k]; b[(h g:ifgo)]"})
     (drawing,) = drawn(mine, Sizes(1, 3))

@@ -9,9 +9,8 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.net.ir import Builder, Node, Recur
-from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
+from stepnet.compiler.net import ROWS, STEPS, Builder, Node, Recur, Type
+from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import engine_named
 from stepnet.explain.document import DocumentTable, OperationLine, TitledSection, headed
 from stepnet.explain.expressions import expression, view

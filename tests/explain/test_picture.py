@@ -6,16 +6,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet.cli.commands import app
 from stepnet.explain.page import PageModule, UndrawnModule, picture, resource
-from stepnet.layout import registry
-from stepnet.layout.convert import Conversion
-from stepnet.layout.record import Record
+from stepnet.layout import Conversion, Record, registry
 
 RANDOM = np.random.default_rng(5)
 
@@ -206,8 +203,8 @@ def test_numbers_of_any_kind_are_written(value: float):
 
 def stepnet(*arguments: Any) -> tuple[int, str]:
     """Exit code and output of a command."""
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return found.exit_code, found.output
+    code, stdout, stderr = command_line.stepnet(*arguments)
+    return code, stdout + stderr
 
 
 def test_show_writes_a_page_of_a_file(tmp_path: Path):

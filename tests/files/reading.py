@@ -12,7 +12,7 @@ import msgpack  # noqa: F401
 import onnx  # noqa: F401
 
 from stepnet.errors import StepnetError
-from stepnet.files.formats import FORMATS, read
+from stepnet.files import FORMATS, read
 
 
 def peak() -> int:

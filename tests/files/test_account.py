@@ -10,18 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from command_line import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
-
-from tests.cli.test_cli import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files import interchange
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read, write
-from stepnet.files.verified import weights
+from stepnet.files import LayoutChoice, interchange, read, weights, write
 
 # Keras on PyTorch, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import refusal, stepnet
 from containers import unpacked
 
+from stepnet.files import read
 from stepnet.files.axes import Axes
-from stepnet.files.formats import read
-from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 

@@ -17,20 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-
-from tests.cli.test_cli import refusal, stepnet
+from command_line import refusal, stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.model import Model, among
-from stepnet.layout import from_torch
-from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.files import LayoutChoice, Model, read
+from stepnet.files.model import among
+from stepnet.layout import Record, Sizes, from_torch, record, records
+from stepnet.layout.sizes import shape_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import stepnet
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files import read
 from stepnet.files.checkpoint import sstable
 from stepnet.files.checksums import crc32c, masked
-from stepnet.files.formats import read
 from stepnet.files.store import SPARE, TIMES
-from tests.cli.test_cli import stepnet
 from tests.files.readers import Reading
 
 onnx = pytest.importorskip("onnx")

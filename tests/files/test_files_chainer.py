@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import read, weights
 from tests.peers.corpus.specimens import unpack
 
 STACKS = {

@@ -10,13 +10,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from command_line import refusal, stepnet
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import read, weights
 from tests.files.test_files_checkpoint import entry, floats, save
 
 DATA = Path(__file__).parent / "data"

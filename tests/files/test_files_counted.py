@@ -10,7 +10,7 @@ import pytest
 from originals import Original, originals
 
 from stepnet.errors import FileError
-from stepnet.files.formats import read
+from stepnet.files import read
 from stepnet.files.store import SPARE, TIMES
 from tests.files.readers import Reading
 

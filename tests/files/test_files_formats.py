@@ -13,15 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import Array, assert_same, savez, words_of
 from safetensors.numpy import load_file, save_file
 from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
-from stepnet.files.formats import FORMATS, kind, read, write
-from stepnet.files.interchange import convert_file
-from stepnet.files.model import Module
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import FORMATS, Module, convert_file, kind, read, write
 
 INPUTS, HIDDEN = 2, 3
 SHAPES = {

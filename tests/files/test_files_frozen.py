@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from containers import unpacked
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 
 from stepnet.errors import FileError
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import read, weights
 
 DATA = Path(__file__).parent / "data"
 CELL = "bidirectional_rnn/{}/gru_cell/"

@@ -13,18 +13,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from containers import unpacked
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files import LayoutChoice, Model, Module, read, weights
 from stepnet.files.account import check_merges
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.model import Model, Module
-from stepnet.files.verified import weights
-from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import stepnet
 from torch import nn
-
-from tests.cli.test_cli import stepnet
 
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files.formats import read
+from stepnet.files import read
 from stepnet.files.others import CONVENTIONS, others
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")

@@ -13,8 +13,8 @@ from containers import Array, assert_same, refusal, samples, words_of
 from memory import memory
 
 from stepnet.errors import LayoutError
+from stepnet.files import Module
 from stepnet.files.jsons import LARGEST
-from stepnet.files.model import Module
 from stepnet.files.raw import buffers, read, write, write_buffers
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]

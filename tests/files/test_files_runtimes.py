@@ -10,16 +10,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import Array, assert_same, unpacked
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files import read
 from stepnet.files.account import check_stack
-from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
-from tests.cli.test_cli import refusal, stepnet
 
 DATA = Path(__file__).parent / "data"
 INPUTS, HIDDEN, STEPS = 2, 3, 5
@@ -188,7 +188,7 @@ def test_openvinos_cells(made: Callable[[str], Path]):
     folder = made("openvino")
     given = saved_arrays(folder / "outputs.npz")
     for module in read(folder / "cells.xml").modules:
-        from stepnet.files.verified import weights
+        from stepnet.files import weights
 
         outputs = weights(module).layers()(given["inputs"][:, :1])[0]
         close(outputs[:, 0], given[module.name])

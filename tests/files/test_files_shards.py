@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import Array, assert_same
 from safetensors.torch import save_file
 
 from stepnet.errors import FileError
-from stepnet.files.formats import kind, read
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import kind, read
 
 INPUTS, HIDDEN = 2, 3
 

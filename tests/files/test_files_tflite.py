@@ -17,9 +17,8 @@ from tolerance import assert_close
 from zoo import sigmoid
 
 from stepnet.errors import FileError, InputError, LayoutError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read as read_model
-from stepnet.files.interchange import convert_file
+from stepnet.files import LayoutChoice, convert_file
+from stepnet.files import read as read_model
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.flatbuffer import Fields, Number, build

@@ -9,12 +9,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from command_line import refusal, stepnet
 from safetensors.numpy import load_file, save_file
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import FORMATS, read
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import FORMATS, read
 
 INPUTS, HIDDEN = 5, 8
 MODULES = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import refusal, stepnet
 from tolerance import assert_close
-
-from tests.cli.test_cli import refusal, stepnet
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
 from stepnet.errors import LayoutError
+from stepnet.files import Module, read
 from stepnet.files.account import check_stack
-from stepnet.files.formats import read
 from stepnet.files.keras.config import layers_of
-from stepnet.files.model import Module
 from stepnet.files.store import Store
 
 layers = keras.layers

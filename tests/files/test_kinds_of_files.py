@@ -21,10 +21,8 @@ import pytest
 from containers import changed, cut, refusal, samples, unpacked
 
 from stepnet.errors import FileError
-from stepnet.files import checksums
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import BY_TITLE, FORMATS, kind, read
-from stepnet.files.interchange import convert_file
+from stepnet.files import FORMATS, LayoutChoice, checksums, convert_file, kind, read
+from stepnet.files.formats import BY_TITLE
 from stepnet.files.raw import write_buffers
 
 DATA = Path(__file__).parent / "data"

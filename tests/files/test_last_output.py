@@ -15,7 +15,7 @@ import keras
 import onnxruntime
 import torch
 
-from stepnet.files.formats import read
+from stepnet.files import read
 
 layers = keras.layers
 INPUTS = HIDDEN = 3

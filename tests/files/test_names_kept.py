@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import refusal
 from torch import nn
 
 from stepnet.errors import StepnetError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
-from tests.cli.test_cli import refusal
+from stepnet.files import LayoutChoice, convert_file, read
 
 INPUTS, HIDDEN = 3, 4
 TANH = LayoutChoice(semantics={"candidate_activation": "tanh"})

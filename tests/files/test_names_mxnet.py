@@ -8,9 +8,7 @@ import pytest
 import torch
 from tolerance import assert_close
 
-from stepnet.files import mxnet
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import convert_file, mxnet, read
 
 DATA = Path(__file__).parent / "data"
 HIDDEN, TIME = 4, 5

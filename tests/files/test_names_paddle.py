@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import stepnet
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import convert_file, read
 from stepnet.files.pickles import paddle
-from tests.cli.test_cli import stepnet
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
+from stepnet.files import LayoutChoice, convert_file, read
 from stepnet.files.pickles.torch import read as arrays_of
-from tests.cli.test_cli import refusal, stepnet
 
 # torch.compile imports what PyTorch itself says is old.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

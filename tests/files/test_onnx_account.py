@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from command_line import refusal, stepnet
 from zoo import normal
 
 from stepnet.errors import LayoutError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.interchange import convert_file
+from stepnet.files import LayoutChoice, convert_file
 from stepnet.files.onnx.file import contents, read
-from tests.cli.test_cli import refusal, stepnet
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -8,11 +8,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from command_line import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
 
-from stepnet.files.formats import read
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import read
 
 pytest.importorskip("onnxscript")
 INPUTS, HIDDEN, ROWS, TIME = 2, 3, 4, 5

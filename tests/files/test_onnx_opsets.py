@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import refusal, stepnet
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tolerance import assert_close
 
-from stepnet.files.formats import read
-from stepnet.files.verified import weights
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import read, weights
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 INPUTS, HIDDEN, TIME = 2, 3, 5

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from stepnet.errors import ConversionError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
-from tests.cli.test_cli import refusal, stepnet
+from stepnet.files import LayoutChoice, convert_file, read
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 

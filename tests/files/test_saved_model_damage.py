@@ -8,9 +8,8 @@ import pytest
 from containers import unpacked
 
 from stepnet.errors import FileError
-from stepnet.files import checksums
+from stepnet.files import checksums, read
 from stepnet.files.checksums import crc32c
-from stepnet.files.formats import read
 
 SAVED = Path(__file__).parent.parent / "peers" / "corpus" / "saved" / "tensorflow.tar.xz"
 INDEX, NUMBERS = "variables/variables.index", "variables/variables.data-00000-of-00001"

@@ -8,21 +8,17 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from command_line import refusal, stepnet
 from containers import unpacked
 from safetensors.torch import save_file
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 from torch import nn
 
-from tests.cli.test_cli import refusal, stepnet
-
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import read
-from stepnet.files.interchange import convert_file
-from stepnet.files.verified import weights
+from stepnet.files import LayoutChoice, convert_file, read, weights
 
 # Keras on PyTorch, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from command_line import refusal, stepnet
 
-from tests.cli.test_cli import refusal, stepnet
 from tests.peers.corpus.specimens import unpack
 
 USUAL = ("--semantics", "gate_activation=sigmoid", "--semantics", "candidate_activation=tanh")

@@ -10,14 +10,13 @@ import h5py
 import numpy as np
 import onnx
 import pytest
+from command_line import refusal
 
 from stepnet.errors import StepnetError
-from stepnet.files.formats import by_ending, write
-from stepnet.files.model import Module
-from stepnet.layout.find import find
-from stepnet.layout.registry import record
-from stepnet.layout.sizes import Sizes, shape_of
-from tests.cli.test_cli import refusal
+from stepnet.files import Module, write
+from stepnet.files.formats import by_ending
+from stepnet.layout import Sizes, find, record
+from stepnet.layout.sizes import shape_of
 
 WIDTHS = [(0, 3), (2, 0), (0, 0)]
 ENDINGS = (".pt", ".safetensors", ".npz", ".msgpack", ".pdparams", ".params")

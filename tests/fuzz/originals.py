@@ -14,11 +14,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import FORMATS, kind, write
+from stepnet.files import FORMATS, LayoutChoice, Module, kind, write
 from stepnet.files.interchange import converted, result
-from stepnet.files.model import Module
-from stepnet.layout.registry import record
+from stepnet.layout import record
 
 TESTS = Path(__file__).parent.parent
 LARGEST = 40_000  # bytes

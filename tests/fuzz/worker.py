@@ -20,8 +20,7 @@ from rich.console import Console
 
 from stepnet.cli.report.show import print_module, unsettled
 from stepnet.errors import StepnetError
-from stepnet.files import checksums
-from stepnet.files.formats import FORMATS, read
+from stepnet.files import FORMATS, checksums, read
 
 SECONDS = 10
 MEMORY = 1 << 30  # bytes of addresses beyond those that imports take

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Builder, Net, Node
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Node, Type
 from stepnet.compiler.targets import choose
 from stepnet.errors import InputError, NetError, RefusedError, StepError, StepnetError
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from tolerance import distance
+from tolerance import distance, tolerance
 
 import stepnet.keras
-from stepnet.compiler.net.tolerance import tolerance
 
 keras: Any = import_module("keras")  # few of its types are known
 ops: Any = keras.ops

@@ -10,19 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import stepnet.keras
-from stepnet.cli.commands import app
 from stepnet.errors import InputError
 from stepnet.keras.accelerate import THEIRS
 from tests.keras.keras_cases import BATCH, INPUTS, STEPS, UNITS, Counted, keras, numbers
 
 PLUGIN = """
 import stepnet.keras
-from stepnet.cli.commands import app
 
 def pytest_configure(config):
     for mark in ("requires_trainable_backend", "multi_device"):
@@ -201,9 +199,10 @@ def test_a_file_of_ours_converts_as_one_of_keras(tmp_path: Path):
         ]
         path = tmp_path / f"{name}.keras"
         keras.Sequential([keras.Input((None, INPUTS)), *layers]).save(path)
-        command = ["convert", str(path), "--to", "torch", "-o", str(path.with_suffix(".safetensors"))]
-        result = CliRunner().invoke(app, command, catch_exceptions=False)
-        texts.append(result.output.replace(f"{name}.safetensors", "file"))
+        command = ["convert", path, "--to", "torch", "-o", path.with_suffix(".safetensors")]
+        code, stdout, stderr = command_line.stepnet(*command)
+        assert (code, stderr) == (0, "")
+        texts.append(stdout.replace(f"{name}.safetensors", "file"))
     assert "keras.gru -> torch.gru: 10 inputs, 5 hidden" in texts[0]
     assert texts[0] == texts[1]
 

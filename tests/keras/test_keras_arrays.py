@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace import Spec
 from stepnet.keras.array_net import ArrayLoop, ArrayNet, array_loop
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepnet.errors import LayoutError
-from stepnet.layout.find import Match, find, nearest, why_not
+from stepnet.layout import Record, Sizes, find, record, records
+from stepnet.layout.find import Match, nearest, why_not
 from stepnet.layout.names import last_part, spelled
 from stepnet.layout.possible import conditions, possible
-from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
-from stepnet.layout.sizes import Shape, Sizes, shape_of
+from stepnet.layout.sizes import Shape, shape_of
 
 Shapes = dict[str, Shape]
 

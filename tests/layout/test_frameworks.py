@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import stepnet
+from tolerance import tolerance
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.compiler.net.tolerance import tolerance
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.verified import weights
-from stepnet.layout import frameworks, verify
+from stepnet.files import LayoutChoice, weights
+from stepnet.layout import Weights, frameworks, record, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
-from stepnet.layout.registry import record
 from stepnet.layout.semantics import Setting
-from stepnet.layout.verify import LENGTHS, Own, Weights, outputs_of, own
+from stepnet.layout.verify import LENGTHS, Own, outputs_of, own
 from stepnet.ragged import Ragged
-from tests.cli.test_cli import stepnet
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepnet.errors import LayoutError, printable
+from stepnet.layout import Record, Semantics, record, records
 from stepnet.layout.notation import (
     OF_ALL_GATES,
     PARAMETERS,
@@ -20,9 +21,7 @@ from stepnet.layout.notation import (
     parse,
     terms,
 )
-from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
-from stepnet.layout.semantics import Semantics, Setting
+from stepnet.layout.semantics import Setting
 
 TEXTS = sorted({text for each in records().values() for text in each.arrays.values()})
 

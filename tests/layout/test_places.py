@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from stepnet.errors import LayoutError
+from stepnet.layout import Record, Sizes, record, records
 from stepnet.layout.places import Array, ParameterBlock, Region, index_map, regions
-from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.sizes import shape_of
 from tests.layout.layout_cases import fitting
 
 NAMES = list(records())

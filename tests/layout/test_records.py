@@ -10,10 +10,11 @@ import pytest
 
 import stepnet
 from stepnet.errors import LayoutError
-from stepnet.layout.record import Evidence, Record
-from stepnet.layout.registry import FILES, record, records
-from stepnet.layout.semantics import GATES, Semantics
-from stepnet.layout.sizes import LETTERS, Sizes, shape_of
+from stepnet.layout import Record, Semantics, Sizes, record, records
+from stepnet.layout.record import Evidence
+from stepnet.layout.registry import FILES
+from stepnet.layout.semantics import GATES
+from stepnet.layout.sizes import LETTERS, shape_of
 from stepnet.layout.solve import OpenSizesError, sizes_of
 from tests.layout.layout_cases import fitting
 

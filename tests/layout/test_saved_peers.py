@@ -11,9 +11,7 @@ from tolerance import assert_close
 
 from stepnet.errors import ConversionError
 from stepnet.files.model import among
-from stepnet.layout.convert import convert
-from stepnet.layout.layers import layers
-from stepnet.layout.registry import record, records
+from stepnet.layout import convert, layers, record, records
 from tests.peers.case import HIDDEN, STEPS, load
 from tests.peers.environments import SCRIPTS, saved
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from stepnet.errors import LayoutError
-from stepnet.layout.registry import record
-from stepnet.layout.sizes import Sizes
+from stepnet.layout import Sizes, record
 from stepnet.layout.solve import OpenSizesError, check, sizes_of, solved
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout import from_torch
 

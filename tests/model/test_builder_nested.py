@@ -3,6 +3,7 @@ float64.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
+from zoo import uniform
 
 import stepnet as sn
 from stepnet.errors import InputError
@@ -17,10 +19,7 @@ from stepnet.model.builder import Memory, RNNOp, matmul
 
 Array = np.ndarray
 ENGINES = pytest.mark.parametrize("engine", ["interpret", "llvm"])
-
-
-def numbers(seed: int, *shape: int, dtype: Any = np.float64, scale: float = 1) -> Array:
-    return (np.random.default_rng(seed).uniform(-1, 1, shape) * scale).astype(dtype)
+numbers = partial(uniform, dtype="float64")
 
 
 def levels_of(lengths: Any) -> list[list[int]]:
@@ -39,7 +38,7 @@ def ragged(
     levels = levels_of(lengths)
     levels += [[]] * (deep - len(levels))
     offsets = tuple(np.cumsum([0, *level], dtype=np.int64) for level in levels)
-    return sn.Ragged(numbers(seed, int(offsets[-1][-1]), features, dtype=dtype), offsets)
+    return sn.Ragged(numbers(int(offsets[-1][-1]), features, seed=seed, dtype=dtype), offsets)
 
 
 # ---- the nested program of the RNN operator's design ------------------------------------------------
@@ -77,9 +76,9 @@ CHAPTERS = [[3, 1, 0], [], [2], [0, 4]]
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_nested_program_of_the_design(engine: str, dtype: Any) -> None:
     pd: Any = sn.builder
-    W, U = numbers(0, 20, 128, dtype=dtype, scale=0.1), numbers(1, 20, 20, dtype=dtype, scale=0.2)
-    W0, U0 = numbers(2, 20, 20, dtype=dtype, scale=0.2), numbers(3, 20, 20, dtype=dtype, scale=0.2)
-    a = numbers(4, 4, 20, dtype=dtype)
+    W, U = numbers(20, 128, seed=0, dtype=dtype, scale=0.1), numbers(20, 20, seed=1, dtype=dtype, scale=0.2)
+    W0, U0 = numbers(20, 20, seed=2, dtype=dtype, scale=0.2), numbers(20, 20, seed=3, dtype=dtype, scale=0.2)
+    a = numbers(4, 20, seed=4, dtype=dtype)
     chapter_data = ragged(CHAPTERS, 5, 128, dtype)
 
     def lower_level_rnn(paragraph: Any) -> Any:
@@ -124,8 +123,8 @@ def test_the_nested_program_of_the_design(engine: str, dtype: Any) -> None:
 # Each program is what stands in the outer block between its memory and the memory's update: it gives the
 # outputs, of which the first is the update. Its loop is the same for one sentence, in NumPy.
 
-W, U = numbers(10, 4, 3), numbers(11, 4, 4, scale=0.5)
-W0, U0 = numbers(12, 4, 4), numbers(13, 4, 4, scale=0.5)
+W, U = numbers(4, 3, seed=10), numbers(4, 4, seed=11, scale=0.5)
+W0, U0 = numbers(4, 4, seed=12), numbers(4, 4, seed=13, scale=0.5)
 NOTHING = np.zeros(4)
 
 
@@ -323,8 +322,8 @@ def test_blocks_in_a_block_are_loops_in_a_loop(
 ) -> None:
     program, loop, count, _ = PROGRAMS[name]
     texts, rows = ragged(lengths, seed), len(lengths)
-    bias = sn.Ragged(numbers(seed + 1, sum(map(len, lengths)), 4), texts.offsets[:1])
-    first, still = numbers(seed + 2, rows, 4), numbers(seed + 3, rows, 4)
+    bias = sn.Ragged(numbers(sum(map(len, lengths)), 4, seed=seed + 1), texts.offsets[:1])
+    first, still = numbers(rows, 4, seed=seed + 2), numbers(rows, 4, seed=seed + 3)
     outer = written(program, count, texts, first, bias, still)
     found, last = outer(engine=engine), outer(output_all_steps=False, engine=engine)
     found, last = (one if count > 1 else (one,) for one in (found, last))
@@ -346,8 +345,8 @@ def test_blocks_in_a_block_are_loops_in_a_loop(
 def test_what_needs_no_memory_of_the_block_around_leaves_its_loop(name: str) -> None:
     program, _, count, leaves = PROGRAMS[name]
     texts = ragged([[2, 0], [1]])
-    bias = sn.Ragged(numbers(1, 3, 4), texts.offsets[:1])
-    outer = written(program, count, texts, numbers(2, 2, 4), bias, numbers(3, 2, 4))
+    bias = sn.Ragged(numbers(3, 4, seed=1), texts.offsets[:1])
+    outer = written(program, count, texts, numbers(2, 4, seed=2), bias, numbers(2, 4, seed=3))
     parts = outer.recurrence.schedule.parts
     kinds = [part.kind for part in parts if part.kind != "recurrence" or part.node is not None]
     assert kinds.count("recurrence") == (2 if leaves else kinds.count("recurrence"))
@@ -439,7 +438,7 @@ def test_it_may_run_over_other_sequences(engine: str) -> None:
 def test_three_levels(engine: str, lengths: list[list[list[int]]], seed: int) -> None:
     """The innermost block reads values of both blocks around it, and begins where the outermost is."""
     books, rows = ragged(lengths, seed, deep=3), len(lengths)
-    first, still = numbers(seed + 1, rows, 4), numbers(seed + 2, rows, 4)
+    first, still = numbers(rows, 4, seed=seed + 1), numbers(rows, 4, seed=seed + 2)
     outer = sn.create_rnn_op(output_num=2)
     with outer.stepnet():
         book = outer.add_input(books, level=2)
@@ -486,7 +485,7 @@ def test_three_levels(engine: str, lengths: list[list[list[int]]], seed: int) ->
 def test_a_block_in_a_step(engine: str) -> None:
     """A step written as a function holds a block, of which parameters are the first memory and a static."""
     texts = ragged([[2, 0], [1, 3]])
-    params = {"begin": numbers(1, 4), "W": numbers(2, 4, 4), "scale": numbers(3, 4)}
+    params = {"begin": numbers(4, seed=1), "W": numbers(4, 4, seed=2), "scale": numbers(4, seed=3)}
 
     def step(sentence: Any, h: Any, p: Any) -> tuple[Any, Any]:
         inner = sn.create_rnn_op()
@@ -521,12 +520,12 @@ def test_a_recurrence_in_a_block(engine: str) -> None:
     with outer.stepnet():
         sentence = outer.add_input(texts, level=1)
         h = outer.add_memory(shape=[4])
-        alone = word_block(numbers(5, 1, 2, 3))(output_all_steps=False)
+        alone = word_block(numbers(1, 2, 3, seed=5))(output_all_steps=False)
         _, last = sn.RNN(words, memory=4)(sentence, initial=h.pre_state())
         h.update(last + alone)
         outer.add_outputs(h)
     found = outer(engine=engine)
-    assert_close(alone[0], word_loop(numbers(5, 2, 3))[-1], length=2, width=8)
+    assert_close(alone[0], word_loop(numbers(2, 3, seed=5))[-1], length=2, width=8)
     for place, text in enumerate(texts.to_list()):
         h_now = NOTHING
         for at, sentence in enumerate(text):

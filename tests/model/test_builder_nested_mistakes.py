@@ -12,7 +12,7 @@ from stepnet.model.builder import Memory, RNNOp
 from tests.model.test_builder_nested import NOTHING, numbers, ragged, word_block
 
 TEXTS = ragged([[2, 0], [1]])
-FLAT = sn.Ragged.from_list([numbers(0, 2, 3), numbers(1, 1, 3)])
+FLAT = sn.Ragged.from_list([numbers(2, 3, seed=0), numbers(1, 3, seed=1)])
 Inside = Callable[[RNNOp, Any, Memory, Any, Memory], Any]
 Around = Callable[[RNNOp, Any, Memory, RNNOp, Any, Memory], Any]
 

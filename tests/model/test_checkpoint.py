@@ -14,9 +14,9 @@ from tolerance import assert_close
 from turns import in_turns
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
+from stepnet.cells import CELLS
 from stepnet.compiler.grad.sections import sections
-from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net import Builder
 from stepnet.errors import InputError
 from stepnet.model.gradients import parameters_of
 from tests.model.test_gradients import (

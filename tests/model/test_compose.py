@@ -10,7 +10,7 @@ from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
+from stepnet.cells import CELLS
 from stepnet.errors import InputError, StepError
 from stepnet.model.merge import MERGES
 

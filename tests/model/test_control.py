@@ -16,7 +16,7 @@ from tolerance import assert_close
 from zoo import normal, rnn_of
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.compiler.values import leaves, rebuild
 from stepnet.errors import InputError, StepError
 from stepnet.model import control
 

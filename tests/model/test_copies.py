@@ -15,9 +15,9 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import engine as llvm_engine
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
-from stepnet.layout.layers import layers
+from stepnet.layout import layers
 from stepnet.model import programs
 
 Array = np.ndarray

@@ -13,12 +13,12 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import Call
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
 from stepnet.model.calls import RAGGED_CALLS
 from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -297,12 +297,25 @@ def test_all_recurrences_together_keep_a_bounded_number_of_bytes(monkeypatch: py
 
 def test_recurrences_that_are_gone_count_until_others_take_their_place(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(executables, "RECENT", OrderedDict[Any, Any]())
-    rnn, x = cells.rnn("gru", GRU), inputs()
-    called_twice(rnn, x)
-    calls = weakref.ref(rnn.programs.calls)
-    del rnn
+    # All are made first: a later one could have the place in memory of one that is gone, and its key.
+    (gone, *others), x = [cells.rnn("gru", GRU) for _ in range(3)], inputs()
+    called_twice(gone, x)
+    calls = weakref.ref(gone.programs.calls)
+    ((_, size),) = executables.RECENT.values()
+    del gone
     gc.collect()
     assert calls() is None
+    monkeypatch.setattr(executables, "MOST_BYTES", 2 * size)
+    called_twice(others[0], x)
+    assert owners() == [None, others[0].programs.calls]
+    called_twice(others[1], x)
+    assert owners() == [rnn.programs.calls for rnn in others]
+    assert [is_frozen(rnn) for rnn in others] == [True, True]
+
+
+def owners() -> list[Any]:
+    """The caches whose executables count, the oldest first; None for one that is gone."""
+    return [owner() for owner, _ in executables.RECENT.values()]
 
 
 def test_a_frozen_call_keeps_its_constants():

@@ -13,7 +13,7 @@ from turns import in_turns
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.net import CONST, ROWS, STEPS
 from stepnet.compiler.targets.cpu.machine import memory
 from stepnet.errors import InputError
 from stepnet.explain.plan import explain

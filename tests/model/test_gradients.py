@@ -15,11 +15,11 @@ from turns import in_turns
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
-from stepnet.compiler.net.interpret import LevelSizes
+from stepnet.cells import CELLS
+from stepnet.compiler.net import LevelSizes
 from stepnet.errors import StepnetError
 from stepnet.model.gradients import parameters_of
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)

@@ -11,8 +11,7 @@ from zoo import normal as random_normal
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.targets.threads import set_threads
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import RefusedError
 
 Array = np.ndarray
@@ -154,10 +153,10 @@ def test_bits_depend_on_neither_batch_nor_threads() -> None:
     assert_same_bits(gradients(sn.Ragged.from_list(parts[:1]), d[: ends[1]]).inputs.values, begin)
     try:
         for count in (1, 2, 3):
-            set_threads(count)
+            sn.set_threads(count)
             assert_same_bits(leaves(gradients(x, d).params), leaves(whole.params))
     finally:
-        set_threads(None)
+        sn.set_threads(None)
 
 
 def test_a_model_is_trained_as_its_layers_are() -> None:

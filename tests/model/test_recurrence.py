@@ -13,7 +13,7 @@ from tolerance import assert_close
 from zoo import simple
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
 
 Array = np.ndarray

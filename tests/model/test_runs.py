@@ -12,18 +12,16 @@ from turns import in_turns
 from zoo import uniform
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
-from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.grad.halves import halves
-from stepnet.compiler.net.ir import Net
+from stepnet.cells import CELLS
+from stepnet.compiler.grad import halves, vjp
+from stepnet.compiler.net import Net
 from stepnet.compiler.targets import Call, checked_engine
-from stepnet.compiler.values.structure import named_leaves
+from stepnet.compiler.values import named_leaves
 from stepnet.errors import InputError
 from stepnet.model.executables import MOST_FORMS, Runs, form_of
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.program import NetProgram
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 AUTO = checked_engine("auto")

@@ -11,23 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zoo import sequences
+from zoo import normal, sequences
 from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import DTYPES, leaves, transform
 from stepnet.errors import InputError, StepError
 from stepnet.model.control import Control
 
 Array = np.ndarray
 STORED = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 LENGTHS = (4, 0, 1, 7)
-
-
-def numbers(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def wide(structure: Any) -> Any:
@@ -54,7 +49,10 @@ def assert_rounded(found: Any, right: Any, dtype: str) -> None:
 
 
 def parameters(dtype: Any, inputs: int = 5, hidden: int = 4) -> dict[str, Array]:
-    return {"W": numbers((inputs, hidden), dtype, 1), "R": numbers((hidden, hidden), dtype, 2)}
+    return {
+        "W": normal(inputs, hidden, seed=1, dtype=dtype),
+        "R": normal(hidden, hidden, seed=2, dtype=dtype),
+    }
 
 
 # ---- the cells
@@ -78,7 +76,7 @@ def test_the_cells(name: str, dtype: str, last_only: bool, reverse: bool, engine
 def test_calls_of_a_shape_that_is_frozen(dtype: str) -> None:
     rnn, right = sn.RNN(step, parameters(dtype), memory=4), sn.RNN(step, wide(parameters(dtype)), memory=4)
     for seed in range(4):
-        x = numbers((3, 6, 5), dtype, seed)
+        x = normal(3, 6, 5, seed=seed, dtype=dtype)
         assert_rounded(rnn(x), right(wide(x)), dtype)
     assert any(rnn.programs.calls.idle.values())
 
@@ -95,11 +93,11 @@ def test_a_step_sees_what_it_is_computed_in(dtype: str, engine: str) -> None:
         h = h + x * params * statics * np.ones(3, dtype)
         return h, h
 
-    rnn = sn.RNN(watched, numbers((3,), dtype), memory=3)
-    x, statics = numbers((2, 5, 3), dtype), numbers((2, 3), dtype, 3)
+    rnn = sn.RNN(watched, normal(3, seed=0, dtype=dtype), memory=3)
+    x, statics = normal(2, 5, 3, seed=0, dtype=dtype), normal(2, 3, seed=3, dtype=dtype)
     outputs, _ = rnn(x, statics=statics, engine=engine)
     assert set(seen) == {np.dtype("float32")}
-    right = sn.RNN(watched, wide(numbers((3,), dtype)), memory=3)
+    right = sn.RNN(watched, wide(normal(3, seed=0, dtype=dtype)), memory=3)
     assert_rounded(outputs, right(wide(x), statics=wide(statics), engine=engine)[0], dtype)
 
 
@@ -137,7 +135,7 @@ def test_outputs_have_what_inputs_and_parameters_promote_to(
 @STORED
 def test_initial_memories(dtype: str, engine: str) -> None:
     rnn, right = sn.RNN(step, parameters(dtype), memory=4), sn.RNN(step, wide(parameters(dtype)), memory=4)
-    x, first = numbers((3, 6, 5), dtype), numbers((3, 4), dtype, 5)
+    x, first = normal(3, 6, 5, seed=0, dtype=dtype), normal(3, 4, seed=5, dtype=dtype)
     expected = right(wide(x), wide(first), engine=engine)[0]
     assert_rounded(rnn(x, first, engine=engine)[0], expected, dtype)
     assert_rounded(rnn(x, wide(first), engine=engine)[0], expected, dtype)
@@ -148,7 +146,7 @@ def test_initial_memories(dtype: str, engine: str) -> None:
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 def test_masks(dtype: str, masked: str, engine: str) -> None:
     rnn, right = sn.RNN(step, parameters(dtype), memory=4), sn.RNN(step, wide(parameters(dtype)), memory=4)
-    x, mask = numbers((3, 6, 5), dtype), np.random.default_rng(0).random((3, 6)) < 0.5
+    x, mask = normal(3, 6, 5, seed=0, dtype=dtype), np.random.default_rng(0).random((3, 6)) < 0.5
     outputs, _ = rnn(x, mask=mask, masked=masked, engine=engine)
     assert_rounded(outputs, right(wide(x), mask=mask, masked=masked, engine=engine)[0], dtype)
 
@@ -161,7 +159,7 @@ def test_early_ends(dtype: str, engine: str) -> None:
 
     rnn = sn.RNN(step, parameters(dtype), memory=4, until=until)
     right = sn.RNN(step, wide(parameters(dtype)), memory=4, until=until)
-    x = numbers((3, 40, 5), dtype)
+    x = normal(3, 40, 5, seed=0, dtype=dtype)
     outputs, expected = rnn(x, engine=engine)[0], right(wide(x), engine=engine)[0]
     assert outputs.total < 120
     assert_rounded(outputs, expected, dtype)
@@ -186,7 +184,7 @@ def test_special_numbers_stay(dtype: str, engine: str) -> None:
 def test_a_stream_gives_the_bits_of_a_call(dtype: str, cuts: list[int]) -> None:
     """However it is cut: its state has all bits of the memory, which a stream goes on from."""
     rnn = RNNS[dtype]
-    x = numbers((2, 12, 5), dtype)
+    x = normal(2, 12, 5, seed=0, dtype=dtype)
     expected, _ = rnn(x)
     stream, done = rnn.stream(2), 0
     for steps in [*cuts, 12]:
@@ -219,7 +217,7 @@ def test_nested_recurrences(dtype: str, engine: str) -> None:
 
         return sn.RNN(outer, params, memory=4)
 
-    x = sn.Ragged(numbers((11, 5), dtype), (np.array([0, 2, 2, 4]), np.array([0, 4, 5, 5, 11])))
+    x = sn.Ragged(normal(11, 5, seed=0, dtype=dtype), (np.array([0, 2, 2, 4]), np.array([0, 4, 5, 5, 11])))
     found = nest(parameters(dtype))(x, engine=engine)
     assert_rounded(found, nest(wide(parameters(dtype)))(wide(x), engine=engine), dtype)
 
@@ -235,7 +233,7 @@ def test_an_inner_recurrence_over_symbols(dtype: str, engine: str) -> None:
             return h, h
 
         inner = sn.RNN(
-            word, {**params, "E": wide(numbers((9, 5), dtype, 4)).astype(params["W"].dtype)}, memory=4
+            word, {**params, "E": wide(normal(9, 5, seed=4, dtype=dtype)).astype(params["W"].dtype)}, memory=4
         )
 
         def outer(x: Any, h: Any, own: Any) -> Any:
@@ -261,7 +259,7 @@ def test_statics_that_are_sequences(dtype: str, engine: str) -> None:
         return h, h
 
     keys = sequences((3, 2, 5), 4, dtype=dtype)
-    x = numbers((3, 6, 5), dtype)
+    x = normal(3, 6, 5, seed=0, dtype=dtype)
     rnn = sn.RNN(attend, parameters(dtype), memory=4)
     right = sn.RNN(attend, wide(parameters(dtype)), memory=4)
     outputs, _ = rnn(x, statics=keys, engine=engine)
@@ -282,13 +280,13 @@ def test_a_block(dtype: str) -> None:
             rnn.add_outputs(h)
         return rnn()
 
-    x = numbers((3, 6, 5), dtype)
+    x = normal(3, 6, 5, seed=0, dtype=dtype)
     assert_rounded(block(x, parameters(dtype)), block(wide(x), wide(parameters(dtype))), dtype)
 
 
 @STORED
 def test_every_step_can_be_looked_at(dtype: str) -> None:
-    scopes = RNNS[dtype].trace_steps(numbers((2, 3, 5), dtype))
+    scopes = RNNS[dtype].trace_steps(normal(2, 3, 5, seed=0, dtype=dtype))
     assert {value.dtype.name for value in scopes.values.values()} == {"float32"}
     assert "f32[4]" in str(scopes)
 
@@ -298,7 +296,7 @@ def test_tensors(dtype: str) -> None:
     def tensor(array: Array) -> torch.Tensor:
         return torch.from_numpy(array.astype("float32")).to(getattr(torch, dtype))
 
-    params, x = parameters(dtype), numbers((3, 6, 5), dtype)
+    params, x = parameters(dtype), normal(3, 6, 5, seed=0, dtype=dtype)
     rnn = sn.RNN(step, transform(tensor, params), memory=4)
     outputs, _ = rnn(tensor(x))
     assert_rounded(outputs, sn.RNN(step, wide(params), memory=4)(wide(x))[0], dtype)
@@ -308,7 +306,7 @@ def test_tensors(dtype: str) -> None:
 
 @STORED
 def test_the_functions_of_steps_on_arrays(dtype: str) -> None:
-    x = numbers((7,), dtype)
+    x = normal(7, seed=0, dtype=dtype)
     for function in (sn.sigmoid, sn.relu, sn.softplus, sn.erf, sn.gelu):
         found = np.asarray(function(x), np.float32)
         assert np.abs(found - function(wide(x))).max() < 0.02
@@ -316,7 +314,7 @@ def test_the_functions_of_steps_on_arrays(dtype: str) -> None:
 
 def test_a_control_around_a_step_knows_what_it_stores() -> None:
     rnn = RNNS["float16"]
-    rnn(numbers((1, 2, 5), "float16"))
+    rnn(normal(1, 2, 5, seed=0, dtype="float16"))
     traced = Control("repeat").around(step, rnn.program.traced)
     assert [spec.dtype for spec in leaves(traced.memory)] == ["float32", "float32"]
     assert traced.body.type_of(traced.body.results[0]).dtype == "float16"
@@ -325,7 +323,7 @@ def test_a_control_around_a_step_knows_what_it_stores() -> None:
 @STORED
 def test_a_memory_that_is_declared_in_float32_comes_back_as_that(dtype: str, engine: str) -> None:
     rnn = sn.RNN(step, parameters(dtype), memory=sn.Spec(4, "float32"))
-    x = numbers((3, 6, 5), dtype)
+    x = normal(3, 6, 5, seed=0, dtype=dtype)
     outputs, final = rnn(x, engine=engine)
     assert (outputs.dtype, final.dtype) == (dtype, "float32")
     right = sn.RNN(step, wide(parameters(dtype)), memory=4)
@@ -334,7 +332,7 @@ def test_a_memory_that_is_declared_in_float32_comes_back_as_that(dtype: str, eng
 
 @STORED
 def test_scan(dtype: str, engine: str) -> None:
-    x, first = numbers((3, 6, 5), dtype), numbers((3, 4), dtype, 5)
+    x, first = normal(3, 6, 5, seed=0, dtype=dtype), normal(3, 4, seed=5, dtype=dtype)
     found = sn.scan(step, first, x, parameters(dtype), engine=engine)
     right = sn.scan(step, wide(first), wide(x), wide(parameters(dtype)), engine=engine)
     assert_rounded(found, right, dtype)

@@ -12,7 +12,7 @@ from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError, StepError
 from tests.compiler.trace.test_lines import decorated, doubling
 

@@ -8,12 +8,12 @@ import pytest
 
 import stepnet as sn
 from stepnet.compiler.targets import Call
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
 from stepnet.model import by_symbol, compiled_generation, samplers
 from stepnet.model.decoder import Writer
 from stepnet.model.feedback import Choice
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 SYMBOLS, HIDDEN = 7, 5

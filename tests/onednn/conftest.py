@@ -7,7 +7,8 @@ from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
+from stepnet.compiler.targets.onednn import OneDnnLibrary
+from stepnet.compiler.targets.onednn.library import library
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tolerance import assert_close, distance
+from tolerance import assert_close, distance, tolerance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.errors import InputError, RefusedError

@@ -10,9 +10,8 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.targets.onednn import cache, primitives, run
+from stepnet.compiler.targets.onednn import OneDnnLibrary, cache, primitives, run
 from stepnet.compiler.targets.onednn.cache import Cache
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from tests.onednn.oracle import case, gru
 
 pytestmark = pytest.mark.usefixtures("dnnl")

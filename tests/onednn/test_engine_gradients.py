@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.compiler.targets import gradient_order
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from tests.onednn.test_onednn_engine import HIDDEN, INPUTS, begin, sequences
 
 Array = np.ndarray
@@ -34,7 +34,7 @@ def same(ours: Any, theirs: Any) -> None:
 
 
 def cell(name: str, reverse: bool = False, inputs: int = INPUTS) -> sn.RNN:
-    return cells.rnn(name, cells.CELLS[name].parameters(inputs, HIDDEN), reverse=reverse)
+    return rnn_of(name, inputs, HIDDEN, reverse=reverse)
 
 
 def weights(*names: str, inputs: int = INPUTS, units: int = HIDDEN) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 from stepnet.errors import InputError
 from tests.onednn.oracle import Case, Right, case, gru
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerance import assert_close
+from zoo import sequences
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 pytestmark = pytest.mark.usefixtures("dnnl")
 Array = np.ndarray
@@ -34,11 +35,6 @@ def both(
 ) -> sn.Bidirectional:
     made = (cell(name, inputs, reverse, seed + reverse, dtype, hidden) for reverse in (False, True))
     return sn.Bidirectional(*made, merge=merge)
-
-
-def ragged(lengths: list[int], features: int, seed: int = 0) -> sn.Ragged:
-    values = np.random.default_rng(seed).normal(size=(sum(lengths), features)).astype("f4")
-    return sn.Ragged(values, (np.cumsum([0, *lengths]),))
 
 
 def flat(value: Any) -> list[Array]:
@@ -114,7 +110,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_layers_compute_what_the_interpreter_does_in_float64(case: Case) -> None:
-    x = ragged(list(case.lengths), 5)
+    x = sequences(list(case.lengths), 5)
     options: Any = {"last_only": case.last_only}
     low, high = case.stack("float32"), case.stack("float64")
     right = high(x.with_values(x.values.astype("f8")), case.initial("float64"), engine="interpret", **options)
@@ -137,7 +133,7 @@ def test_three_layers_of_one_direction(name: str, reverse: bool) -> None:
             made = [
                 flat(stack(x.with_values(x.values.astype(dtype)), engine=("onednn", "interpret")))
                 for lengths in ([3, 3], [5], [4, 0, 6], [0], [])
-                for x in [ragged(lengths, inputs)]
+                for x in [sequences(lengths, inputs)]
             ]
             if dtype == "float32":
                 ours = made
@@ -160,7 +156,7 @@ def test_padded_arrays_and_those_with_time_first() -> None:
 
 def test_other_parameters() -> None:
     graph = sn.Graph(Both(), both_params(0), inputs=3)
-    x = ragged([4, 4], 3)
+    x = sequences([4, 4], 3)
     for made in (graph, graph.with_params(both_params(5))):
         assert_close(made(x, engine="onednn").values, made(x, engine="interpret").values, 4, 8)
     first, second = (each(x, engine="onednn").values for each in (graph, made))
@@ -194,7 +190,7 @@ def test_each_direction_is_a_primitive_and_equal_layers_share_one() -> None:
     for layer, inputs, count in ((both("gru", 3), 3, 2), (stack, HIDDEN, 1)):
         for lengths in ([4, 4, 4], [5], [4, 2], [4, 0]):
             onednn.clear()
-            layer(ragged(lengths, inputs), engine="onednn")
+            layer(sequences(lengths, inputs), engine="onednn")
             assert onednn.counters()["primitives"].misses == count
             assert onednn.counters()["weights"].misses == 2
 
@@ -209,7 +205,7 @@ def runs() -> list[Any]:
 def test_c_is_computed_where_it_is_read_alone() -> None:
     """c at the end of sequences of different lengths takes a primitive for each length."""
     lstm = cell("lstm", 3)
-    x = ragged([1, 2, 3, 4, 7], 3)
+    x = sequences([1, 2, 3, 4, 7], 3)
 
     def outputs(x: Any, p: Any) -> Any:
         return np.tanh(lstm(np.tanh(x))[0]) + cell("lstm", 3, True, 1)(np.tanh(x))[0]
@@ -252,7 +248,7 @@ def tagger() -> sn.Graph:
 def test_a_graph_with_other_work_around_its_layers() -> None:
     graph = tagger()
     for lengths in ([4, 4, 4], [3], [5, 0, 2], [0], []):
-        words = ragged(lengths, 1)
+        words = sequences(lengths, 1)
         words = words.with_values(np.arange(sum(lengths)) % 20)
         for _ in range(3):
             made, right = (graph(words, engine=engine) for engine in (BOTH, "interpret"))

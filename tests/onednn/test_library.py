@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
+from stepnet.compiler.targets.onednn import MISSING, OneDnnLibrary
 from stepnet.compiler.targets.onednn import library as libraries
 from stepnet.compiler.targets.onednn.interface import FUNCTIONS, STATUSES
-from stepnet.compiler.targets.onednn.library import (
-    MISSING,
-    VARIABLE,
-    OneDnnLibrary,
-    check_descriptors,
-    failure,
-    library,
-    opened,
-)
+from stepnet.compiler.targets.onednn.library import VARIABLE, check_descriptors, failure, library, opened
 from stepnet.compiler.targets.onednn.objects import Owned, described
 from stepnet.errors import LibraryError, RefusedError
 

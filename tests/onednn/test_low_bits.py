@@ -6,12 +6,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tolerance import tolerance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.calibration import data_scale, weight_scales
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import Case, case, gru, lstm
 

@@ -11,8 +11,8 @@ from zoo import rnn_of
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets import engine_names
+from stepnet.compiler.targets.onednn import MISSING, OneDnnLibrary
 from stepnet.compiler.targets.onednn import engine as module
-from stepnet.compiler.targets.onednn.library import MISSING, OneDnnLibrary
 from stepnet.errors import LibraryError, RefusedError
 
 pytestmark = pytest.mark.usefixtures("dnnl")

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tolerance import assert_close, distance
+from tolerance import assert_close, distance, tolerance
 
-from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.padding import padding_of
 from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import CELLS, OneDnnRecurrence

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tolerance import assert_close
+from tolerance import assert_close, tolerance
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import Case, case
 

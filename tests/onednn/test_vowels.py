@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import DATA
 from pyarrow import parquet
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.cli.demo import DATA, load
-from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.cli.demo import load
+from stepnet.compiler.targets.onednn import OneDnnLibrary
 
 MOST = 0.006
 """How much less, or more, often: 2 of 370 utterances."""

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.values import leaves
 from stepnet.compiler.values.packages import numbers
-from stepnet.compiler.values.structure import leaves
 from stepnet.errors import FileError, InputError, ModelError
 from stepnet.files.store import Store
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size

@@ -14,11 +14,10 @@ from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
-from stepnet.compiler.net.types import CONST, STEPS
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.net import CONST, STEPS, LevelSizes, interpret, widened
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import FileError, InputError, ModelError
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
 ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

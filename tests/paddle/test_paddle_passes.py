@@ -9,8 +9,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import LevelSizes, interpret
-from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net import LevelSizes, Net, Node, interpret
 from stepnet.compiler.plan.passes.absorb import absorb
 from stepnet.compiler.plan.recognise import Recognised, recognise
 from stepnet.paddle.steps import GruStep, LstmStep

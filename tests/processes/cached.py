@@ -14,7 +14,7 @@ import numpy as np
 
 import stepnet as sn
 from stepnet.compiler.disk.store import COUNTS
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 X = np.random.default_rng(0).standard_normal((3, 40, 6)).astype("float32")
 

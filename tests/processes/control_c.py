@@ -10,7 +10,7 @@ from work import COUNT, check
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.plan.partition import CallPartition, Wavefront
+from stepnet.compiler.plan import CallPartition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement
 
 # A process that a shell starts in the background ignores Control-C, and those that it starts do.

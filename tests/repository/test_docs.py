@@ -12,7 +12,7 @@ import site_pages
 
 import stepnet as sn
 from stepnet.cli.commands import app
-from stepnet.compiler.plan.passes import PIPELINE
+from stepnet.compiler.plan import PIPELINE
 from stepnet.compiler.trace import functions
 
 ROOT = Path(__file__).parents[2]

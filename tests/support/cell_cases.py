@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.cells.forms import FORMS, axes_of
+from stepnet.cells import FORMS
+from stepnet.cells.forms import axes_of
 
 SIZES = {"c": 5, "d": 6, "g": 2, "h": 4, "k": 3, "l": 2, "m": 2, "n": 3, "p": 2, "v": 5, "w": 3}
 DECAYS = {"g", "w", "A", "A_re"}

@@ -8,7 +8,7 @@ from random_steps import wide
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 
 Array = np.ndarray
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import stepnet as sn
 from stepnet.cells import CELLS, FORMS
-from stepnet.compiler.values.structure import transform
+from stepnet.compiler.values import transform
 
 Array = np.ndarray
 Row = tuple[float, str, int]

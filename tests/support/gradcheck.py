@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.net.interpret import LevelSizes, interpret
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import CONST, Type
-from stepnet.ragged.offsets import offsets_of
+from stepnet.compiler.grad import vjp
+from stepnet.compiler.net import CONST, LevelSizes, Net, Type, interpret
+from stepnet.ragged import offsets_of
 
 Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.trace.step import trace_step
-from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.trace import trace_step
+from stepnet.compiler.values import COMPUTED
 from stepnet.errors import StepnetError
 
 ENGINES = ("interpret", "llvm")

@@ -11,7 +11,7 @@ from seeds import SEEDS
 
 import stepnet as sn
 from stepnet.explain.page import PageModule, picture
-from stepnet.layout.registry import record
+from stepnet.layout import record
 
 SCHEMES = ("light", "dark")
 SEEN = 1560, 1560

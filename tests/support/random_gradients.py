@@ -9,7 +9,7 @@ import numpy as np
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.compiler.values import leaves, named_leaves, rebuild, transform
 from stepnet.model.gradients import parameters_of
 
 Array = np.ndarray

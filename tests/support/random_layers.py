@@ -8,7 +8,7 @@ import numpy as np
 from random_steps import RandomStep
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 Array = np.ndarray
 WAYS = ("forward", "backward", "both")

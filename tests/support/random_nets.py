@@ -10,7 +10,7 @@ import numpy as np
 from random_steps import RandomStep, Sequences, wide
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, rebuild, transform
+from stepnet.compiler.values import leaves, rebuild, transform
 
 Array = np.ndarray
 POOLED: dict[str, Callable[[Array], Array]] = {

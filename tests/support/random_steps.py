@@ -18,7 +18,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, rebuild, transform
+from stepnet.compiler.values import leaves, rebuild, transform
 
 Array = np.ndarray
 Shape = tuple[int, ...]

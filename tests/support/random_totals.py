@@ -4,17 +4,15 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from interpreted import interpreted
 from random_steps import RandomStep, Sequences, wide
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Bound, Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.compiler.values.structure import leaves
-from stepnet.ragged.positions import Positions
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, widened
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Bound, Call, Results
+from stepnet.compiler.targets.cpu import LlvmEngine
+from stepnet.compiler.values import leaves
+from stepnet.ragged import Positions
 
 HOWS = ("sum", "mean", "max", "first", "last")
 
@@ -66,7 +64,7 @@ def in_float64(net: Net, params: list[Any], call: Call) -> Results:
         name: [None if array is None else wide(array) for array in getattr(call, name)]
         for name in ("sequences", "initial", "statics")
     }
-    return InterpretedNet(widened(net), tuple(map(wide, params)))(replace(call, **arrays))
+    return interpreted(widened(net), map(wide, params), replace(call, **arrays))
 
 
 def on_llvm(net: Net, params: list[Any]) -> Bound:

@@ -26,8 +26,8 @@ from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.net import Precision
+from stepnet.compiler.values import leaves, transform
 from stepnet.model import control
 
 Array = np.ndarray

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 
 def assert_same_bits(one: Any, other: Any) -> None:

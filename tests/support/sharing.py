@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from stepnet.compiler.plan.load import CallSize, Load, Machine
-from stepnet.compiler.plan.partition import How, Partition, partition
+from stepnet.compiler.plan import CallSize, Load, Machine, Partition
+from stepnet.compiler.plan.partition import How, partition
 from stepnet.compiler.targets.cpu.running import native
 
 

@@ -3,9 +3,8 @@ machine they run on.
 """
 
 from stepnet import cells
-from stepnet.compiler.plan.load import CallSize, Load, Machine
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.plan import CallSize, Load, Machine
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor
 
 TARGET, MACHINE = Processor("avx512", "znver4", "", 64, 32), Machine()
 

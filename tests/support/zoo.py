@@ -41,12 +41,12 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def uniform(*shape: int, seed: Seed = None, dtype: Any = "float32") -> Array:
-    """Random numbers from -1 to 1.
+def uniform(*shape: int, seed: Seed = None, dtype: Any = "float32", scale: float = 1) -> Array:
+    """Random numbers from -scale to scale.
 
     seed: a number, or a generator, which goes on; by default the shape, so that other shapes have others.
     """
-    return generator(shape, seed).uniform(-1, 1, shape).astype(dtype)
+    return (generator(shape, seed).uniform(-1, 1, shape) * scale).astype(dtype)
 
 
 def normal(*shape: int, seed: Seed = None, dtype: Any = "float32") -> Array:

@@ -13,7 +13,7 @@ from tolerance import assert_close
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import stepnet.torch
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.torch.sequences import ModuleSequences
 
 LENGTHS = (3, 0, 5, 1, 3)

@@ -10,7 +10,8 @@ import torch
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.compiler.values import leaves, transform
+from stepnet.compiler.values.structure import skeleton
 from stepnet.errors import StepError
 from stepnet.torch import trace
 from tests.torch.torch_cells import CELLS, Deep, H, MaskedGRU, NormalisedLSTM, State, Twice, X

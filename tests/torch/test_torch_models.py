@@ -13,7 +13,7 @@ from torch import nn
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from tests.torch import torch_models as models
 
 LENGTHS = [3, 1, 7, 4]

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 
 class Written(nn.Module):

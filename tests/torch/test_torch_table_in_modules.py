@@ -11,7 +11,7 @@ from torch import nn
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from tests.torch.torch_cases import GROUPS, PARAMETERS, SHAPES
 from tests.torch.torch_loop import numbers
 

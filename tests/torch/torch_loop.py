@@ -8,7 +8,7 @@ import torch
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, named_leaves, transform
+from stepnet.compiler.values import leaves, named_leaves, transform
 
 LENGTHS = (3, 0, 1, 4)
 

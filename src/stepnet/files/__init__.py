@@ -1,4 +1,37 @@
 """Readers and writers of model files.
 
 A file is untrusted data. No code in it runs, and a damaged or hostile file raises `FileError`.
+
+The names of `HOMES` are imported when they are first used: a few modules of this folder belong to a stage
+before those that the others need.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepnet.files.choice import LayoutChoice
+    from stepnet.files.formats import FORMATS, kind, read, write
+    from stepnet.files.interchange import convert_file
+    from stepnet.files.model import Model, Module
+    from stepnet.files.verified import weights
+
+__all__ = ["FORMATS", "LayoutChoice", "Model", "Module", "convert_file", "kind", "read", "weights", "write"]
+
+HOMES = {
+    "LayoutChoice": "choice",
+    "FORMATS": "formats",
+    "Model": "model",
+    "Module": "model",
+    "convert_file": "interchange",
+    "kind": "formats",
+    "read": "formats",
+    "weights": "verified",
+    "write": "formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

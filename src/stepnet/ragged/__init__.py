@@ -27,6 +27,9 @@ from stepnet.ragged.offsets import (
     slice_of,
     turned_positions_of,
 )
+from stepnet.ragged.positions import Positions
+
+__all__ = ["Positions", "Ragged", "offsets_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

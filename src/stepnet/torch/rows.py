@@ -22,9 +22,9 @@ from stepnet.torch.rules import InferredResult
 
 @dataclass(frozen=True)
 class AtenOperation:
-    """AtenOperation of the table of ATen operations that a step or a model may use.
+    """Row of the table of ATen operations that a step or a model may use.
 
-    rule: computes the result from the `InferredResult` that PyTorch infers and the operation's arguments, which have
+    rule: computes the result from the one that PyTorch infers and the operation's arguments, which have
         features alone. None for an operation on axes.
     folded: whether the operation accepts values whose first axis is rows and positions joined.
     steps: computes the operation along the steps of sequences, in a model; None if it has no such meaning.

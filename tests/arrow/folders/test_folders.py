@@ -227,7 +227,7 @@ def test_progress_counts_all_bytes_and_sequences(tmp_path: Path):
 
 
 def test_the_command_is_the_function(tmp_path: Path):
-    from tests.cli.test_cli import MODEL, stepnet
+    from command_line import MODEL, stepnet
 
     rows = [[[0.5] * 12] * 3, [[float("nan")] * 12], [[1.0] * 12]]
     for name in ("a", "b"):
@@ -262,7 +262,7 @@ def test_the_command_is_the_function(tmp_path: Path):
     ("option", "value"), [("--format", "csv"), ("--result", "mean"), ("--compression", "x")]
 )
 def test_a_value_that_an_option_does_not_have_is_wrong_usage(tmp_path: Path, option: str, value: str):
-    from tests.cli.test_cli import MODEL, stepnet
+    from command_line import MODEL, stepnet
 
     source = written(tmp_path / "a.parquet", pa.table({"x": [[[0.5] * 12]]}))
     code, told, said = stepnet(

@@ -152,8 +152,9 @@ def test_inputs_that_come_later_are_run_beside_those_that_are_done(tmp_path: Pat
 def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from contextlib import contextmanager
 
+    from command_line import MODEL, stepnet
+
     from stepnet.cli.report import sequences
-    from tests.cli.test_cli import MODEL, stepnet
 
     rows = pa.table({"x": [[[0.5] * 12] * 3] * 4})
     for name in ("a", "b", "c"):

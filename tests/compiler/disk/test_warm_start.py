@@ -21,14 +21,12 @@ from stepnet.compiler.disk import folder, overview, sources, store
 from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.settings import settings
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import STEPS, Type
-from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.net import STEPS, Builder, Net, Type
+from stepnet.compiler.plan import Schedule
 from stepnet.compiler.plan.stored import MOST_BYTES, KeptSchedule, key_of
+from stepnet.compiler.targets.cpu import LlvmEngine, available_targets, host_target
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.cpu.machine import image, stored_code, target
-from stepnet.compiler.targets.cpu.machine.target import available_targets, host_target
 from stepnet.model import program
 from tests.processes.cached import MODELS
 

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from gradcheck import assert_gradient, segments_of
 
+from stepnet.compiler.grad import vjp
 from stepnet.compiler.grad.adjoints import ADJOINTS
-from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.ops import OPERATIONS
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.net import CONST, OPERATIONS, ROWS, STEPS, Builder, Extent, Net, Type
 
 SEGMENTS = segments_of()
 

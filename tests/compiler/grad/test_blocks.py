@@ -13,8 +13,8 @@ from tolerance import assert_close
 import stepnet as sn
 import stepnet.model.in_blocks
 from stepnet.compiler.grad.blocks import BlockChoice, block_choice, in_blocks, matrices
-from stepnet.compiler.net.ir import Recur
-from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.compiler.net import Recur
+from stepnet.compiler.values import leaves, rebuild
 
 Array = np.ndarray
 H, K, V = 2, 3, 4

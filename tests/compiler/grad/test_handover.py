@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
-from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.grad.halves import Halves, halves
-from stepnet.compiler.net.types import STEPS
+from stepnet.cells import CELLS
+from stepnet.compiler.grad import Halves, halves, vjp
+from stepnet.compiler.net import STEPS
 
 H = 8
 

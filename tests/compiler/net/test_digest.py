@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from stepnet.compiler.net import ROWS, Type
 from stepnet.compiler.net.digest import digest
-from stepnet.compiler.net.types import ROWS, Type
 
 
 def interrupted_in_repr(value: Any) -> None:

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
-from stepnet.compiler.net.ir import Builder
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, LevelSizes, Type, interpret, widened
 
 WORDS = (*STEPS, "words")
 OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Builder
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Literal, Type, extent_text
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Type
+from stepnet.compiler.net.types import Literal, extent_text
 
 
 def gru(x: Any, h: Any, p: Any) -> tuple[Any, Any]:

@@ -15,9 +15,9 @@ from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.compiler.net import Precision
 from stepnet.compiler.net.meanings import REDUCTIONS
-from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
 
 Array = np.ndarray

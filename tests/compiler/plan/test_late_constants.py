@@ -5,19 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 from gradcheck import assert_gradient, numbers, segments_of
+from interpreted import interpreted
 from tolerance import assert_close
 
-from stepnet.compiler.grad.gradient import vjp
+from stepnet.compiler.grad import vjp
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets import engine_named
-from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Call, engine_named
+from stepnet.ragged import Positions, offsets_of
 
 LENGTHS = (3, 0, 1, 7, 2)
 
@@ -69,7 +65,7 @@ def test_rows_that_are_made_of_totals(make: Any) -> None:
     call, parameters = call_of(net, "float32")
     made = engine_named("llvm").compile(schedule(net)).bind(parameters)(call).arrays
     wide, parameters = call_of(widened(net), "float64")
-    right = InterpretedNet(widened(net), tuple(parameters))(wide).arrays
+    right = interpreted(widened(net), parameters, wide).arrays
     assert [one.dtype for one in made] == ["float32"] * len(right)
     for one, other in zip(made, right, strict=True):
         assert_close(one, other, sum(LENGTHS), 64)

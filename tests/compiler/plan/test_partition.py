@@ -10,13 +10,14 @@ from wide_machine import MACHINE, TARGET, call, load
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net import CONST
+from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition
 from stepnet.compiler.plan import partition as model
-from stepnet.compiler.plan.load import CallSize, Load, Machine, StageLoad, WordWork
-from stepnet.compiler.plan.partition import CallPartition, Partition, at_once, partition
+from stepnet.compiler.plan.load import StageLoad, WordWork
+from stepnet.compiler.plan.partition import at_once, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import runs_of, waves_of
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
 from stepnet.compiler.targets.processor import caches, described

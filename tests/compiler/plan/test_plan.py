@@ -10,9 +10,10 @@ from random_steps import RandomStep, random_steps
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.net.ir import Builder, Net, all_nodes
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.plan import Plan, Plans, plan
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Type
+from stepnet.compiler.net.ir import all_nodes
+from stepnet.compiler.plan import Plan, plan
+from stepnet.compiler.plan.plan import Plans
 from stepnet.compiler.trace.lines import written_at
 from stepnet.errors import NetError
 

@@ -10,23 +10,20 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from interpreted import interpreted
 from random_steps import wide
 from tolerance import assert_close
+from zoo import uniform
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+import stepnet as sn
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
+from stepnet.compiler.net.ir import ancestors
+from stepnet.compiler.plan import Schedule, plan, schedule
 from stepnet.compiler.plan.passes.lift import lift
-from stepnet.compiler.plan.plan import plan
-from stepnet.compiler.plan.schedule import Schedule, schedule
-from stepnet.compiler.targets import engine_named
-from stepnet.compiler.targets.base import Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.compiler.targets.threads import set_threads
+from stepnet.compiler.targets import Call, Results, engine_named
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.errors import NetError
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -183,11 +180,7 @@ BEGINNINGS = (None, zeros, a_constant, negative_zeros, a_product, a_view, a_para
 # ---- running them ------------------------------------------------------------------------------------------
 
 
-def numbers(shape: Sequence[int], seed: int) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
-
-
-PARAMETERS = [numbers(shape, place) for place, shape in enumerate([(X, H), (H, H), (H, 2)])]
+PARAMETERS = [uniform(*shape, seed=place) for place, shape in enumerate([(X, H), (H, H), (H, 2)])]
 
 
 def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> Call:
@@ -195,10 +188,10 @@ def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> C
     lengths_ = np.array(lengths, np.int64)
     starts = offsets_of(lengths_ + gap)[:-1]
     total = int(np.sum(lengths_ + gap))
-    h0, s = numbers((len(lengths), H), 7), numbers((len(lengths), H), 8)
+    h0, s = uniform(len(lengths), H, seed=7), uniform(len(lengths), H, seed=8)
     xs = np.full((total, X), np.nan, np.float32)
     for place, (start, length) in enumerate(zip(starts, lengths_, strict=True)):
-        xs[start : start + length] = numbers((length, X), 100 + place)
+        xs[start : start + length] = uniform(length, X, seed=100 + place)
     begins = {number for node in net.nodes if node.operation == "recur" for number in node.inputs[1:2]}
     ends: dict[str, Any] = {"initial": [h0], "statics": [s]}
     if net.inputs[1] not in begins:
@@ -213,7 +206,7 @@ def right(net: Net, call: Call) -> Results:
         for name in ("sequences", "initial", "statics")
     }
     parameters = tuple(wide(array) for array in PARAMETERS)
-    return InterpretedNet(widened(net), parameters)(replace(call, **changed))
+    return interpreted(widened(net), parameters, replace(call, **changed))
 
 
 def assert_right(found: Results, expected: Results, call: Call) -> None:
@@ -248,11 +241,11 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
     bound = LlvmEngine().compile_plan(plan(net)).bind(PARAMETERS)
     call = call_of(net, LENGTHS * 6)
     found = bound(call)
-    set_threads(2)
+    sn.set_threads(2)
     try:
         other = bound(call)
     finally:
-        set_threads(None)
+        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
     for place, (start, length) in enumerate(zip(call.positions.starts, call.positions.lengths, strict=True)):
@@ -312,8 +305,8 @@ def test_a_call_that_is_run_again_reads_what_its_arrays_hold() -> None:
         array[...] = np.nan
     again = bound.again(call, into)
     for seed in (3, 4):
-        call.sequences[0][...] = numbers(call.sequences[0].shape, seed)
-        call.statics[0][...] = numbers(call.statics[0].shape, seed)
+        call.sequences[0][...] = uniform(*call.sequences[0].shape, seed=seed)
+        call.statics[0][...] = uniform(*call.statics[0].shape, seed=seed)
         again()
         assert_right(into, right(net, call), call)
 
@@ -440,10 +433,10 @@ def test_random_nets_give_what_is_right(net: Net) -> None:
     for kind in ("outputs", "final", "totals"):
         for actual, one in zip(getattr(found, kind), getattr(expected, kind), strict=True):
             assert_close(actual, one, 16 * int(call.positions.lengths.sum()), H)
-    set_threads(2)
+    sn.set_threads(2)
     try:
         other = bound(call)
     finally:
-        set_threads(None)
+        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)

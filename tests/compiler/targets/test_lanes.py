@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from stepnet.compiler.targets import lanes as lanes_module
 from stepnet.compiler.targets.cpu.running.sequence_layout import EVEN_SECONDS, SequenceLayout
 from stepnet.compiler.targets.lanes import MANY, Lanes, lanes_for
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).map(np.array)
 

@@ -13,7 +13,7 @@ import stepnet as sn
 from stepnet.compiler.net import meanings
 from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.targets.loop_buffers import KeptPlain
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 Array = np.ndarray
 

@@ -13,9 +13,8 @@ from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.net import Net
+from stepnet.compiler.plan import Plan, Schedule
 from stepnet.compiler.targets import choose, engine_named, engines_of
 from stepnet.compiler.targets.assignment import AssignedEngines, choice, place
 from stepnet.errors import RefusedError

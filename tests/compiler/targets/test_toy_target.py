@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 import torch
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 import stepnet.torch
-from stepnet import cells
 from stepnet.compiler import targets as engines
-from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net import Net, Node
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import Call, Results
+from stepnet.compiler.plan import Plan, Schedule
+from stepnet.compiler.targets import Call, Results
 from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError, LibraryError, RefusedError
 
 Array = np.ndarray
@@ -185,7 +184,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def gru(inputs: int, hidden: int = 4, **options: Any) -> sn.RNN:
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, hidden), **options)
+    return rnn_of("gru", inputs, hidden, **options)
 
 
 def ragged(*lengths: int, features: int = 3) -> sn.Ragged:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import stepnet as sn
 import stepnet.compiler.targets.cpu.engine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
-from stepnet.compiler.trace.step import trace_step
+from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.trace import trace_step
 
 ROWS = 3
 SIZES = dict(zip(ascii_lowercase, (ROWS, 2, 3, 1, 5, 4), strict=False))

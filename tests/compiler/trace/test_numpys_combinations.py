@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from numpys_values import EDGES, Array, different
 
 import stepnet as sn
-from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values import COMPUTED
 from stepnet.errors import StepnetError
 
 WIDTH, BATCH, LENGTH = 5, 2, 3

@@ -15,9 +15,9 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import LevelSizes, interpret
-from stepnet.compiler.trace.step import trace_step
-from stepnet.compiler.values.structure import transform
+from stepnet.compiler.net import LevelSizes, interpret
+from stepnet.compiler.trace import trace_step
+from stepnet.compiler.values import transform
 
 Case = Callable[[Any], Any]
 ROWS = 5

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from stepnet.compiler.values.structure import leaves, rebuild, rebuilder
+from stepnet.compiler.values import leaves, rebuild
+from stepnet.compiler.values.structure import rebuilder
 from stepnet.errors import InputError
 
 Pair = namedtuple("Pair", ["first", "second"])

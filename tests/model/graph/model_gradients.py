@@ -10,8 +10,8 @@ from tolerance import assert_close
 from zoo import simple
 
 import stepnet as sn
-from stepnet.compiler.values.structure import named_leaves, transform
-from stepnet.ragged.offsets import offsets_of
+from stepnet.compiler.values import named_leaves, transform
+from stepnet.ragged import offsets_of
 
 Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)

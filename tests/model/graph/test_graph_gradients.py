@@ -14,7 +14,7 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError, StepError
 from tests.model.graph.model_gradients import (
     LENGTH,

@@ -17,7 +17,7 @@ from zoo import normal, rnn_of
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import FileError, InputError
 
 Array = np.ndarray

@@ -11,8 +11,8 @@ from random_models import REDUCTIONS
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import named_leaves
-from stepnet.ragged.offsets import offsets_of
+from stepnet.compiler.values import named_leaves
+from stepnet.ragged import offsets_of
 from tests.model.graph.model_gradients import LENGTH, OWN, WIDTH, assert_model, numbers, own
 
 Array = np.ndarray

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import DATA
 from installed_onednn import missing_onednn
 from pyarrow import parquet
 from zoo import rnn_of
@@ -15,7 +16,6 @@ from zoo import rnn_of
 import stepnet as sn
 import stepnet.torch
 from stepnet import onednn
-from stepnet.cli.demo import DATA
 from stepnet.compiler.targets.onednn.library import library
 from stepnet.errors import InputError, RefusedError, StepError
 

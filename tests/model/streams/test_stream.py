@@ -12,7 +12,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError, StepError
 
 Array = np.ndarray

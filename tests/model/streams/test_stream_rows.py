@@ -18,7 +18,7 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError, StepnetError
 
 Array = np.ndarray

@@ -17,14 +17,13 @@ from tolerance import distance
 from stepnet.cli.options import choice
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.errors import StepnetError
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.formats import Format, by_ending, read
-from stepnet.files.interchange import Written, convert_file, result
+from stepnet.files import LayoutChoice, Module, convert_file, read, weights
+from stepnet.files.formats import Format, by_ending
+from stepnet.files.interchange import Written, result
 from stepnet.files.interchange import converted as as_layout
-from stepnet.files.model import Module
 from stepnet.files.stacks import stacked
-from stepnet.files.verified import read_back, weights
-from stepnet.layout.registry import record
+from stepnet.files.verified import read_back
+from stepnet.layout import record
 from stepnet.layout.report import Report
 from stepnet.model.compose import Layer
 from tests.peers.corpus.judge import Job, Part, save

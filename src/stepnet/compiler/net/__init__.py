@@ -1,1 +1,24 @@
 """Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""
+
+from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
+from stepnet.compiler.net.ir import Builder, Net, Node, Recur
+from stepnet.compiler.net.ops import OPERATIONS
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+
+__all__ = [
+    "CONST",
+    "OPERATIONS",
+    "ROWS",
+    "STEPS",
+    "Builder",
+    "Extent",
+    "LevelSizes",
+    "Net",
+    "Node",
+    "Precision",
+    "Recur",
+    "Type",
+    "interpret",
+    "widened",
+]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.files.tflite.names import OPTIONAL, TOGETHER, Kind
+from stepnet.files.tflite.names import OPTIONAL, TOGETHER, OperatorKind
 
 Array = np.ndarray
 
@@ -39,7 +39,7 @@ class TfliteNode:
     over: str = ""
 
 
-def misfit(kind: Kind, arrays: Mapping[str, Array]) -> str | None:
+def misfit(kind: OperatorKind, arrays: Mapping[str, Array]) -> str | None:
     """Returns why the arrays of an operator do not fit together, in words; None if they do."""
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():

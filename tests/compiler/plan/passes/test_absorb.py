@@ -9,9 +9,9 @@ from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net import Net
+from stepnet.compiler.plan import schedule
 from stepnet.compiler.plan.passes.absorb import absorb
-from stepnet.compiler.plan.schedule import schedule
 from stepnet.compiler.plan.waves import waves_of
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram

@@ -7,21 +7,19 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from interpreted import interpreted
 from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, STEPS, Type
-from stepnet.compiler.plan.passes import PIPELINE, optimised
+from stepnet.compiler.net import CONST, STEPS, Builder, Net, Type, widened
+from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.factor import factor
 from stepnet.compiler.plan.passes.fold import fold
-from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.structure import leaves
-from stepnet.ragged.positions import Positions
+from stepnet.compiler.targets import Call
+from stepnet.compiler.trace import Spec
+from stepnet.compiler.values import leaves
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 SIZE = 3
@@ -43,11 +41,11 @@ def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep
     rnn = step.rnn("float64", reverse)
     call = call_of(data.draw(sequences_for(step, "float64")), step)
     parameters = list(step.params.values())
-    expected = InterpretedNet(rnn.net, tuple(parameters))(call)
+    expected = interpreted(rnn.net, parameters, call)
     net = rnn.net
     for one in PIPELINE:
         net = one(net)
-        found = InterpretedNet(net, tuple(parameters))(call)
+        found = interpreted(net, parameters, call)
         for actual, wanted in zip(
             found.outputs + found.final, expected.outputs + expected.final, strict=True
         ):
@@ -153,7 +151,7 @@ def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
     assert_close(actual, expected, length=4, width=SIZE)
     call = Call(Positions.end_to_end(np.array([0, 4, 8])), [x.reshape(8, 2)], [None])
     assert_close(
-        InterpretedNet(plan.net, tuple(params.values()))(call).outputs[0].reshape(2, 4, SIZE),
+        interpreted(plan.net, params.values(), call).outputs[0].reshape(2, 4, SIZE),
         expected,
         4,
         SIZE,
@@ -207,7 +205,7 @@ def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, i
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((3, *shape)) for shape in shapes]
     call = Call(Positions.end_to_end(np.array([0, 3])), arrays)
-    (actual,), (wanted,) = (InterpretedNet(each, ())(call).outputs for each in (after, net))
+    (actual,), (wanted,) = (interpreted(each, (), call).outputs for each in (after, net))
     assert_close(actual, wanted, length=1, width=64)
 
 

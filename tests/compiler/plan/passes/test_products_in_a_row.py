@@ -12,10 +12,8 @@ from installed_onednn import missing_onednn
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import interpret
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, STEPS, Type
-from stepnet.compiler.plan.passes import optimised
+from stepnet.compiler.net import CONST, STEPS, Builder, Net, Type, interpret
+from stepnet.compiler.plan import optimised
 from stepnet.compiler.plan.passes.absorb import absorb
 from stepnet.compiler.plan.passes.chain import chain
 from stepnet.compiler.plan.recognise import Recognised, recognise

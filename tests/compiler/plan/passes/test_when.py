@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Builder, Recur
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Recur, Type
 from stepnet.compiler.plan.passes.when import When, known_once, when, when_inside
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
-from stepnet.compiler.net.ir import Recur
+from stepnet.compiler.net import LevelSizes, Recur, interpret, widened
 from stepnet.compiler.plan.recognise import Recognised
 from stepnet.layout.equations import ACTIVATIONS, step_of
 from stepnet.layout.semantics import GATES

@@ -11,7 +11,7 @@ from random_steps import RandomStep, random_steps
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Builder, Net, Recur
+from stepnet.compiler.net import Builder, Net, Recur
 from stepnet.compiler.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.errors import NetError
 from tests.compiler.plan.recognise.cell_spellings import H, Spelling, X, both

@@ -8,8 +8,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Builder
-from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.net import ROWS, Builder, Type
 from stepnet.compiler.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.compiler.plan.recognise.functions import SPELLINGS
 from stepnet.compiler.plan.recognise.views import views_of

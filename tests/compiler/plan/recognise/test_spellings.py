@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS, rnn
+from stepnet.cells import CELLS, rnn
 from stepnet.compiler.plan.recognise import Recognised, check, recognise
 from stepnet.layout.equations import ACTIVATIONS
 from tests.compiler.plan.recognise.cell_spellings import (

@@ -10,7 +10,7 @@ import stepnet as sn
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.net.totals import contract as contract_in_numpy
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.products import contract as module
 from stepnet.compiler.targets.cpu.products.contract import contract
 

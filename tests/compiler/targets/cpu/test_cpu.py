@@ -5,22 +5,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from command_line import stepnet
 from same_bits import assert_same_bits
 from zoo import rnn_of
 
 from stepnet.build.targets import build_target
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import (
-    NAMED,
-    VARIABLE,
-    Processor,
-    available_targets,
-    host_target,
-    supported_targets,
-    up_to,
-)
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.target import NAMED, VARIABLE, supported_targets, up_to
 from stepnet.errors import InputError
-from tests.cli.test_cli import stepnet
 
 V4, V3, ARM = NAMED["x86-64-v4"], NAMED["x86-64-v3"], NAMED["aarch64"]
 WIDE, HALF, BASE = (

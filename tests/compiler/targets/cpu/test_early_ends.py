@@ -13,15 +13,15 @@ from controlled_loop import assert_right, right
 from same_bits import assert_same_bits
 
 import stepnet as sn
-from stepnet.compiler.plan.partition import CallPartition, Partition
+from stepnet.compiler.plan import CallPartition, Partition
 from stepnet.compiler.targets import Call, EarlyEnds
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import chain, ending, native, sequence_layout, workspace
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
 from stepnet.compiler.targets.threads import threads
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 LANES = 4

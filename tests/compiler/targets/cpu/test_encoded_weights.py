@@ -12,13 +12,13 @@ import pytest
 from tolerance import assert_close
 from turns import in_turns
 from zoo import normal as random_normal
+from zoo import rnn_of
 
 import stepnet as sn
+from stepnet.compiler.net import Precision
 from stepnet.compiler.net.encodings import rounded, whole_numbers
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.passes import narrowed
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -188,8 +188,7 @@ def test_weights_that_are_not_finite_reach_their_own_units_alone(dtype: str) -> 
 
 
 def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS[kind].parameters(inputs, units, seed=1)
-    return sn.cells.rnn(kind, params, reverse=reverse).in_precision(Precision(dtype))
+    return rnn_of(kind, inputs, units, seed=1, reverse=reverse).in_precision(Precision(dtype))
 
 
 @pytest.mark.long(each=True)

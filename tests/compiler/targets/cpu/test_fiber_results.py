@@ -10,10 +10,10 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.plan import plan
+from stepnet.compiler.net import Net
+from stepnet.compiler.plan import plan
+from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.target import host_target
 from tests.compiler.targets.cpu.test_fibers import Case, heads, loop, vectors
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")

@@ -13,10 +13,10 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.plan.plan import Plan, plan
+from stepnet.compiler.plan import Plan, plan
+from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Register
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.target import host_target
 from stepnet.model.control import Control
 from tests.compiler.targets.cpu.test_fibers import Case, Shapes, delta, loop, vectors
 

@@ -13,13 +13,13 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.plan.plan import Plan, plan
-from stepnet.compiler.targets.cpu import engine
+from stepnet.compiler.plan import Plan, plan
+from stepnet.compiler.targets.cpu import Processor, engine, host_target
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, group_width
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.target import NAMED, Processor, host_target
-from stepnet.compiler.values.structure import transform
+from stepnet.compiler.targets.cpu.machine.target import NAMED
+from stepnet.compiler.values import transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
+from interpreted import interpreted
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
 from same_bits import assert_same_bits
 from tolerance import assert_close
@@ -17,16 +18,14 @@ from turns import in_turns
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.targets.base import Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets, host_target
+from stepnet.compiler.net import widened
+from stepnet.compiler.targets import Call, Results
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets, host_target
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.cpu.running import sequence_layout
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -58,7 +57,7 @@ def right(rnn: sn.RNN, call: Call) -> Results:
     call = replace(
         call, sequences=wider(call.sequences), initial=wider(call.initial), statics=wider(call.statics)
     )
-    return InterpretedNet(widened(rnn.net), tuple(wider(leaves(rnn.params))))(call)
+    return interpreted(widened(rnn.net), wider(leaves(rnn.params)), call)
 
 
 def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 
 LENGTHS = (3, 0, 1, 5)
 W = np.random.default_rng(0).uniform(-1, 1, (3, 3)).astype(np.float32)

@@ -16,7 +16,7 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets, host_target
+from stepnet.compiler.targets.cpu import Processor, available_targets, host_target
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.cpu.writing.powers import power

@@ -13,8 +13,8 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 import stepnet as sn
+from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.machine import object_code, room
-from stepnet.compiler.targets.cpu.machine.target import host_target
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.cpu.products.pack_code import write_pack
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
 
 Array = np.ndarray

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
+from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop, UnitLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.machine.target import host_target
 
 Array = np.ndarray
 

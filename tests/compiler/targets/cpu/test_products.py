@@ -4,19 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from interpreted import interpreted
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import widened
-from stepnet.compiler.net.ir import Builder, Net, Recur
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Call
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
-from stepnet.compiler.targets.interpreter import InterpretedNet
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(3)
@@ -77,7 +73,7 @@ def test_sums_of_products_are_right(
     found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
     arrays = [array.astype("float64") for array in (*call.sequences, *call.initial) if array is not None]
     wide = replace(call, sequences=arrays[:1], initial=arrays[1:])
-    right = InterpretedNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
+    right = interpreted(widened(net), (one.astype("float64") for one in params), wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 9, sum(sizes) + width)
 
@@ -108,6 +104,6 @@ def test_products_of_large_parameters_are_right(target: Processor, rows: int) ->
     call = Call(Positions.end_to_end(np.arange(rows + 1) * 3), [x], [h])
     found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
     wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
-    right = InterpretedNet(widened(net), (param.astype("float64"),))(wide)
+    right = interpreted(widened(net), (param.astype("float64"),), wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 3, 640)

@@ -7,7 +7,7 @@ import pytest
 
 import stepnet as sn
 import stepnet.compiler.targets.cpu.engine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_targets
 
 
 @pytest.mark.long(each=True)

@@ -13,21 +13,18 @@ import pytest
 from hypothesis import Phase, given, settings
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Bound, Call, Results
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.interpreter import Interpreter
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.net import Net
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Bound, Call, Results, engine_named
+from stepnet.compiler.values import leaves
 from stepnet.model.control import Control, run_until
-from stepnet.ragged.offsets import offsets_of
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions, offsets_of
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
-ENGINES = {"interpret": Interpreter(), "llvm": LlvmEngine()}
+ENGINES = {name: engine_named(name) for name in ("interpret", "llvm")}
 PLAIN = Control()
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 
@@ -188,7 +185,7 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
         return h, h
 
     rnn = sn.RNN(plain, PARAMS, memory=5, inputs=3, reverse=reverse)
-    run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
+    run = ENGINES["llvm"].compile(rnn.schedule).bind(leaves(rnn.params))
     lengths = np.array([4, 9, 1, 9], np.int64)
     layout = LAYOUTS[name](lengths)
     x = RANDOM.normal(size=(layout.total, 3)).astype("f4")

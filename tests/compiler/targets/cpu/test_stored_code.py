@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 import stepnet as sn
-from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.schedule import schedule
-from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Type
+from stepnet.compiler.plan import schedule
+from stepnet.compiler.targets import Call
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
 from stepnet.errors import NetError
-from stepnet.ragged.positions import Positions
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.running.sums import sums
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 Array = np.ndarray
 TARGETS = available_targets()

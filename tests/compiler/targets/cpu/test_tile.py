@@ -2,8 +2,8 @@
 
 import pytest
 
+from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.lower.tiling import grain_of
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.products.tiles import Tile, cheapest, cover, cycles, tiles
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 

@@ -12,8 +12,7 @@ from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.plan.load import Load
-from stepnet.compiler.plan.partition import CallPartition, Wavefront
+from stepnet.compiler.plan import CallPartition, Load, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness

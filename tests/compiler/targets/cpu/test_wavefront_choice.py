@@ -9,10 +9,10 @@ from wide_machine import MACHINE, call, load
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.plan.load import CallSize, Machine
+from stepnet.compiler.plan import CallSize, Machine
 from stepnet.compiler.plan.partition import wavefront
 from stepnet.compiler.plan.waves import lines_of
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu import LlvmEngine
 
 
 def layer(inputs: int, hidden: int, seed: int, reverse: bool = False) -> sn.RNN:
