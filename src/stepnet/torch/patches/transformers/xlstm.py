@@ -1,4 +1,4 @@
-"""What stands in for `xLSTMBackend.forward` of transformers: the recurrence of the mLSTM.
+"""xLSTM: the recurrence of the mLSTM, `xLSTMBackend.forward` of transformers.
 
 With gradients it is a linear recurrence of a longer value: the sum of keys n is one more row of the state.
 
@@ -7,17 +7,31 @@ With gradients it is a linear recurrence of a longer value: the sum of keys n is
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from stepnet.cells.xlstm import divided
+from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.records import FunctionPatch
+from stepnet.torch.patches.transformers.scan import scans
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.adjoints import Decayed, in_one_dtype, is_for
-from stepnet.torch.seams.scan import scans
-from stepnet.torch.seams.steps import MatrixLSTM
 
 torch: Any = pytorch("torch")
 NEAR = 32.0
-"""The largest difference of exponents: float32 holds exp of -87, and half of that leaves room for its digits.
-"""
+"""The largest difference of two exponents. float32 holds exp(-87); half of that leaves room for digits."""
+
+
+@dataclass(frozen=True)
+class MatrixLSTM:
+    """A step of the mLSTM, with the memory C, n and m. eps: added to the divisor of outputs."""
+
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        query = x["q"] * x["q"].shape[-1] ** -0.5
+        output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
+        return output / (over + self.eps)[..., None], tuple(after.values())
 
 
 def mlstm(
@@ -33,23 +47,21 @@ def mlstm(
     return_last_states: Any = None,
     mode: Any = None,
 ) -> Any:
-    """Computes the mLSTM in place of `xLSTMBackend.forward`.
-
-    Returns the outputs [batch, heads, time, value] and the last states; in a mode "train" without
-    `return_last_states` only the outputs.
+    """The outputs [batch, heads, time, value] of the mLSTM, and its last states, shaped as the initial ones;
+    the outputs alone in a mode "train" without `return_last_states`.
 
     Args:
         self: The layer, whose configuration is read.
         query: [batch, heads, time, key].
         key: As query.
         value: [batch, heads, time, value].
-        igate: What goes into exp [batch, heads, time].
-        fgate: What goes into the sigmoid, as igate.
-        c_initial: The state to begin with [batch, heads, key, value], or none.
-        n_initial: The sum of the keys [batch, heads, key], or none.
-        m_initial: The exponent that both are divided by [batch, heads, 1], or none.
-        return_last_states: Of a mode "train"; None is the configuration's.
-        mode: "inference" or one of "train"; None is the configuration's.
+        igate: The argument of the input gate's exp [batch, heads, time].
+        fgate: The argument of the forget gate's sigmoid, as igate.
+        c_initial: The initial state [batch, heads, key, value], or none.
+        n_initial: The initial sum of the keys [batch, heads, key], or none.
+        m_initial: The initial exponent that both are divided by [batch, heads, 1], or none.
+        return_last_states: Whether a mode "train" returns the last states; None is the configuration's value.
+        mode: "inference" or a mode with "train" in its name; None is the configuration's value.
     """
     named = {"q": query, "k": key, "v": value, "i": igate, "f": fgate}
     x = {name: tensor.transpose(1, 2) for name, tensor in named.items()}
@@ -71,12 +83,12 @@ def mlstm(
 def with_gradients(
     x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
 ) -> tuple[Any, ...]:
-    """Computes the mLSTM with the gradients of `Decayed`; PyTorch makes the gates and their gradients.
+    """Outputs and the last states with the gradients of `Decayed`. PyTorch computes the gates.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
-    What is divided by exp(m) is multiplied by it again, but for the eps beside what is divided, and the last
-    states. So all else is divided by exp of the last i that was the larger one, as long as m is near: the
-    same number for many steps, in which m[t - 1] - m[t] would be rounded.
+    A quotient by exp(m) is multiplied by exp(m) again, except for eps in the divisor and the last states. All
+    others are therefore divided by exp of the last i that was the larger one, as long as m is near it. This
+    number stays the same for many steps, in which m[t - 1] - m[t] would be rounded.
     """
     x, (C, n, m) = in_one_dtype(x, states, shapes)
     forget = torch.nn.functional.logsigmoid(x["f"])
@@ -96,3 +108,12 @@ def with_gradients(
     last = last / scale[:, -1, :, None, None]
     states = last[..., :-1, :].mT, last[..., -1, :], most[:, -1].clone()
     return y[..., :-1] / divisor, *states
+
+
+METHODS = {
+    "xLSTMBackend.forward": FunctionPatch(
+        mlstm,
+        "query:bhtk key:bhtk value:bhtv igate:bht fgate:bht c_initial:bhkv n_initial:bhk m_initial:bh1",
+        config=(("chunk_size", 2), ("eps", 0.5)),
+    ),
+}

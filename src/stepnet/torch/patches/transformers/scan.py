@@ -1,4 +1,4 @@
-"""A step run over tensors [batch, time, ...], with gradients: what every seam does.
+"""A step run over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
 
     x [batch, time, ...], memory [batch, ...], parameters  --scan-->  outputs [batch, time, ...], last memory
 
@@ -17,12 +17,13 @@ import numpy as np
 
 from stepnet.compiler.trace.step import Spec
 from stepnet.model.batch import Batch
+from stepnet.model.executables import put_latest
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.program import NetProgram
 from stepnet.model.recurrence import RNN
 from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
+from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.single import Single
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
 
 torch: Any = pytorch("torch")
@@ -30,20 +31,17 @@ Step = Callable[[Any, Any, Any], Any]
 Shape = tuple[int, ...]
 
 LENGTHS = ContextVar[Any]("lengths", default=None)
-"""Lengths of the sequences of the running call; None if there is no padding after them."""
+"""The number of steps of each sequence of the running call; None if no padding follows them."""
 ENGINE = ContextVar[Any]("engine", default=AUTO)
-"""The engine that runs calls without gradients."""
+"""The engine of calls without gradients."""
 
 
 @dataclass(frozen=True)
 class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
-    inputs: (name, shape, dtype) in order.
-    memories: the shape of each.
-    params: (name, shape) in order.
-    dtype: of memories and parameters.
-    reverse: whether the recurrence runs from the last step to the first.
+    inputs: (name, shape, dtype) in order. memories: their shapes. params: (name, shape) in order. dtype: that
+    of memories and parameters. reverse: whether the scan runs from the last step to the first.
     """
 
     step: Step
@@ -54,9 +52,7 @@ class ScanKey:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """Compiles the step to a program. The program's inputs are the sequences, the memories and the
-        parameters.
-        """
+        """Makes the program of the step over sequences, with the inputs sequences, memories, parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -70,8 +66,8 @@ class ScanKey:
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(kind: ScanKey) -> NetRun:
-    """Compiles the net of a kind, once, with and without gradients."""
+def scan_of(kind: Kind) -> NetRun:
+    """The run of a kind's net, with gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -83,10 +79,7 @@ def scan(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> tuple[Any, list[Any]]:
-    """Runs a step with one output over tensors [batch, time, ...]; returns this output and the last memories.
-
-    Arguments are those of `scans`.
-    """
+    """Calls `scans` for a step with one output; returns the output, and the last memories as a list."""
     outputs, *last = scans(step, x, memories, shapes, params)
     return outputs, last
 
@@ -101,13 +94,13 @@ def scans(
     """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
     memories.
 
-    All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
-    `LENGTHS` are not run: outputs there are zero.
+    The dtype of the computation is float64 if the first input has it, else float32. Steps after the lengths
+    in `LENGTHS` are not run, and their outputs are zero.
 
     Args:
-        step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is kept.
+        step: The step, as for `stepnet.RNN`: a function, or a frozen dataclass. It is the key of its net.
         x: The inputs by name.
-        memories: What the sequences begin with, [batch, ...] each; None is zeros.
+        memories: The initial memories, [batch, ...] each; None is zeros.
         shapes: The shape of one row of each memory.
         params: The parameters by name.
     """
@@ -124,10 +117,9 @@ def scans_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs a step like `scans`, but with memories and parameters in `dtype`, and inputs in the dtypes they
-    have.
+    """Runs `scans` with memories and parameters in a dtype, and inputs in dtypes of their own.
 
-    reverse: whether the recurrence runs from the last step to the first.
+    reverse: whether the scan runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
     kind = ScanKey(
@@ -158,46 +150,39 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: no gradients, lengths, or requested
-    engine.
-    """
+    """Tells if a call of one step can be prepared: without gradients, lengths, or a requested engine."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
-def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
-    rows.
-    """
-    single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
+def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
+    """Runs one step without parameters, which is prepared once for each number of rows."""
+    single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
     if single is None:
         single = Single(scan_of(kind).program, rows)
         single.bind(AUTO)
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
-    SINGLES[kind, rows] = single
-    while len(SINGLES) > MOST_KEPT:
-        SINGLES.popitem(last=False)
+    put_latest(SINGLES, (kind, rows), single, MOST_KEPT)
     return results
 
 
 def dtype_of(first: Any) -> Any:
-    """Returns the dtype that a scan computes in: float64 if its first input is that, else float32."""
+    """The dtype of a scan, by its first input."""
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
 def own(memory: Any, dtype: Any) -> Any:
-    """Casts a memory to the dtype of a scan, and copies it if gradients are recorded.
+    """Converts a memory to the dtype of a scan; while gradients are recorded, copies it in any case.
 
-    The memory belongs to a cache, which overwrites it with the next one, while backward needs the old
-    numbers.
+    A cache overwrites its memory by the next one, and the backward pass needs the memory as it was.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes a batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
+    """The batch of sequences of equal length, or of the lengths in `LENGTHS` if they are known."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

@@ -1,0 +1,185 @@
+"""One token through a whole layer as a single step of stepnet: most of the work of `generate`.
+
+    norm, in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj, sum      50 operations of PyTorch
+        ->  one call of machine code on arrays that are laid out once for each cache
+
+The rows of `table.LAYERS` are the layers with such a step: mixers, and the blocks around them.
+
+A layer runs so if its parts are plain layers of torch.nn and transformers with plain parameters, without
+hooks; this is checked for each token. States are read from the cache and written back there. Parameters are
+packed for a new cache, and again for another cache or when PyTorch counts a change.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from operator import attrgetter, is_
+from typing import Any
+from weakref import ref
+
+from stepnet.torch.checks import DTYPES
+from stepnet.torch.function import is_transformed
+from stepnet.torch.patches.transformers.records import HOOKS, LayerPatch, class_of, part_of
+from stepnet.torch.patches.transformers.scan import ENGINE, Kind, scan_of
+from stepnet.torch.patches.transformers.single import Single
+from stepnet.torch.patches.transformers.table import LAYERS
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
+
+torch: Any = pytorch("torch")
+VERSION = attrgetter("_version")
+TOKEN = "_stepnets_token"
+"""The attribute of a layer for its `Token`. It is not copied and not pickled."""
+get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
+
+
+class Seen:
+    """All objects in a layer that `LayerPatch.refusal` and `options_of` read. As long as they are the same,
+    the layer is unchanged.
+
+    They are compared for each token, so the places are stored as mappings and keys, which are read without
+    Python code. There is no reference to the layer itself, which refers to its `Token`.
+    """
+
+    def __init__(self, layer: LayerPatch, module: Any) -> None:
+        self.own = ["activation", "_modules", "_parameters"]
+        self.own += [name for part, name in layer.options if not part]
+        self.own_values = [module.__dict__.get(name) for name in self.own]
+        self.parts: list[Any] = [part_of(module, name) for name in layer.parts]
+        self.kinds = [class_of(part) for part in self.parts]
+        self.hooks = [part.__dict__[hooks] for part in self.parts for hooks in HOOKS]
+        places = [
+            (part.__dict__, key)
+            for part in self.parts
+            for key in ("activation", "forward", "_modules", "_parameters", *HOOKS)
+        ]
+        places += [(part_of(module, part).__dict__, name) for part, name in layer.options if part]
+        for name in layer.parts:
+            parent, _, last = name.rpartition(".")
+            places.append((part_of(module, parent)._modules, last))
+        places += [(part_of(module, part)._parameters, name) for part, name in layer.names.values()]
+        self.mappings: list[dict[str, Any]] = [mapping for mapping, _ in places]
+        self.keys = [key for _, key in places]
+        self.values = [mapping.get(key) for mapping, key in places]
+
+    def holds(self, module: Any) -> bool:
+        """Tells if the layer is unchanged."""
+        own: dict[str, Any] = module.__dict__
+        return (
+            all(map(is_, map(own.get, self.own), self.own_values))
+            and all(map(is_, map(get, self.mappings, self.keys), self.values))
+            and all(map(is_, [class_of(part) for part in self.parts], self.kinds))
+            and not any(self.hooks)
+        )
+
+
+class Token:
+    """The step of a layer for one token, prepared for a number of rows.
+
+    It follows one cache at a time: `states` refers to its states. marks: those of the packed parameters.
+    """
+
+    def __init__(self, layer: LayerPatch, module: Any, states: Sequence[Any]) -> None:
+        named = layer.parameters(module)
+        self.shapes = [state.shape for state in states]
+        self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
+        self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
+        dtype, features = DTYPES[self.dtype], named["in_proj"].shape[1]
+        self.seen = Seen(layer, module)
+        memories = tuple(tuple(shape[1:]) for shape in self.shapes)
+        params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
+        step = layer.step(*layer.options_of(module))
+        program = scan_of(Kind(step, (("x", (features,), dtype),), memories, params, dtype)).program
+        self.single = Single(program, rows, self.tensors)
+
+    def fits(self, module: Any, states: Sequence[Any]) -> bool:
+        """Tells if it was prepared for states of these shapes, and the layer is unchanged."""
+        return (
+            self.seen.holds(module)
+            and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
+            and self.dtype == self.tensors[0].dtype
+        )
+
+    def follows(self, states: Sequence[Any]) -> bool:
+        """Tells if it follows the cache of these states, and no parameter was changed since."""
+        return (
+            len(self.states) == len(states)
+            and all(own() is other for own, other in zip(self.states, states, strict=True))
+            and self.marks == marks_of(self.tensors)
+        )
+
+    def follow(self, states: Sequence[Any]) -> None:
+        """Follows another cache, and packs the parameters as they are now."""
+        self.single.bind(ENGINE.get())
+        self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
+
+    def __call__(self, x: Any, states: Sequence[Any]) -> Any:
+        """Runs a token; returns the output [rows, 1, features] and overwrites the states by the next ones."""
+        self.single((x, *states))
+        output, *after = self.single.results
+        for own, state in zip(after, states, strict=True):
+            state.copy_(own)
+        return output.clone()
+
+
+def marks_of(tensors: Sequence[Any]) -> list[int]:
+    """The addresses of tensors, and the numbers of changes that PyTorch has counted."""
+    return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
+
+
+def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
+    """Runs a layer for a single token; None if it has to run part by part. name: its key in `LAYERS`."""
+    if torch.is_grad_enabled() or is_recorded():
+        return None
+    if is_transformed() or torch.is_autocast_enabled("cpu"):
+        return None
+    layer = LAYERS[name]
+    index = part_of(module, layer.cached).layer_idx
+    states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
+    if any(state is None for state in states) or cache.is_recording_past(index):
+        return None
+    if has_global_hooks():
+        return None
+    # It is removed for the time of this call: several threads may generate.
+    token: Token | None = module.__dict__.pop(TOKEN, None)
+    fits = token is not None and token.fits(module, states)
+    if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:
+        if layer.refusal(module) is not None or not fits_step(layer, module, x, states):
+            return None
+        if token is None or not fits:
+            token = Token(layer, module, states)
+        token.follow(states)
+    output = token(x, states)
+    module.__dict__[TOKEN] = token
+    return output
+
+
+def has_global_hooks() -> bool:
+    """Tells if there are hooks that PyTorch calls for all modules, and so for the parts of a layer."""
+    return bool(torch.nn.modules.module._has_any_global_hook())
+
+
+def fits_step(layer: LayerPatch, module: Any, x: Any, states: Sequence[Any]) -> bool:
+    """Tells if all tensors that a step reads have the dtype of the input, and are on the CPU."""
+    tensors = (x, *layer.parameters(module).values(), *states)
+    return x.dtype in DTYPES and all(
+        tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
+    )
+
+
+def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the forward of a layer so that a single token of a cache runs as one step. name: its key in
+    `LAYERS`.
+    """
+
+    @functools.wraps(forward)
+    def stepped(
+        self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
+    ) -> Any:
+        is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
+        if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
+            output = token_of(name, self, hidden_states, cache_params)
+            if output is not None:
+                return output
+        return forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+
+    return stepped
