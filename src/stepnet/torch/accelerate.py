@@ -27,8 +27,8 @@ class Accelerated:
 
     Attributes:
         replaced: The layers that stepnet runs now, by their names in the model.
-        left: The reasons why other recurrent layers were not replaced, by their names; or functions of layers
-            of transformers, by the name of the layer and the function.
+        left: The reasons why other recurrent layers were not replaced, by their names in the model; for
+            functions of layers of transformers, by the name of the layer and of the function.
     """
 
     replaced: dict[str, Any]
@@ -49,7 +49,7 @@ class Accelerated:
 
 
 def nothing_replaced(known: Iterable[Patch]) -> str:
-    """The report on a model without any layer that stepnet knows. known: the patches that were asked.
+    """Writes the report on a model without any layer that stepnet knows. known: the patches that were asked.
 
     >>> print(nothing_replaced([]))
     nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no patches for
@@ -64,22 +64,24 @@ def nothing_replaced(known: Iterable[Patch]) -> str:
 
 
 def title(module: Any) -> str:
-    """The class of a layer, and in brackets the functions that stepnet runs in a layer of another library."""
+    """Describes a replaced layer for people: its class, and for a layer of transformers also the functions
+    that stepnet runs in it.
+    """
     kind = cast("Any", type(module))
     origin = origin_of(kind)
     return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"
 
 
 def origin_of(kind: Any) -> Origin | None:
-    """The origin of a class that a patch derived; None for other classes."""
+    """Returns the origin of a class that a patch derived; None for other classes."""
     return getattr(kind, "stepnets", None)
 
 
 def as_theirs(kind: Any) -> Any:
-    """The class of torch.nn or of another library for one of stepnet's.
+    """Returns the class of torch.nn or transformers that one of stepnet's classes replaced.
 
-    PyTorch may have derived a class for this module since, as `torch.nn.utils.parametrize` does. Then it is
-    this class with another base.
+    PyTorch may have derived a class for a single module from stepnet's, as `torch.nn.utils.parametrize` does.
+    Then an equal class is derived from the class of torch.nn.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
     theirs |= {base: base.stepnets.theirs for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
@@ -142,10 +144,11 @@ def accelerate(model: Any) -> Accelerated:
 
 
 def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:
-    """The class by which a module that is no layer of torch.nn is replaced, or None; and by name the reasons
-    why it, or a function of it, is left.
+    """Asks patches about a module that is no layer of torch.nn; the first that knows it answers.
 
-    holder: the module that has it as a part. known: the patches to ask; the first that knows it answers.
+    Returns the class that replaces the module's own, or None, and by name the reasons why functions of the
+    module are left; "" is the whole module. holder: the module that contains it; the module itself if it is
+    the whole model.
     """
     kind = cast("Any", type(module))
     if origin_of(kind) is not None:
@@ -160,7 +163,7 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
 
 
 def refusal(module: Any) -> str | None:
-    """The reason why a layer of torch.nn cannot be replaced; None if it can."""
+    """Returns the reason why a layer of torch.nn cannot be replaced by stepnet's; None if it can."""
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return ALREADY

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @cache
 def installed(group: str) -> "Mapping[str, EntryPoint]":
-    """The entry points of a group in all installed packages, by name."""
+    """Finds the entry points of a group in all installed packages; returns them by name."""
     from importlib.metadata import entry_points  # it takes time, and few processes need it
 
     return {point.name: point for point in entry_points(group=group)}
 
 
 def loaded(point: "EntryPoint", noun: str) -> Any:
-    """The object of an entry point; raises `LibraryError` if it cannot be imported. noun: its kind, for the
-    message.
+    """Imports the object of an entry point; raises `LibraryError` if it cannot be imported. noun: its kind,
+    for the message.
     """
     try:
         return point.load()

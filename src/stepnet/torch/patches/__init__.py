@@ -17,7 +17,7 @@ from stepnet.compiler.values.entry_points import installed, loaded
 
 @dataclass(frozen=True)
 class Patched:
-    """The answer of a patch about a layer of its library.
+    """Answer of a patch about a layer of its library.
 
     Attributes:
         kind: The class that the layer is to have, with an `Origin` as its attribute `stepnets`; None if the
@@ -31,7 +31,7 @@ class Patched:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a class that a patch derived from one of its library: the attribute `stepnets` of it.
+    """Origin of a class that a patch derived from one of its library; the attribute `stepnets` of that class.
 
     Attributes:
         theirs: The class of the library.
@@ -46,7 +46,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of stepnet, or of another package, that runs layers of one library.
+    """Part of stepnet, or of another package, that runs layers of one library.
 
     Attributes:
         layers: The kind of layers, as in "the model has no layer of transformers that runs over steps".
@@ -65,7 +65,7 @@ GROUP = "stepnet.patches"
 
 
 def patches() -> tuple[Patch, ...]:
-    """The patches of stepnet and of installed packages, in the order in which they are asked.
+    """Imports the patches of stepnet and of installed packages; returns them in the order to ask them.
 
     Raises `LibraryError` if that of a package cannot be imported.
     """

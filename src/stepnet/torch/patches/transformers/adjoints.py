@@ -35,7 +35,9 @@ torch: Any = pytorch("torch")
 
 
 def is_for(*tensors: Any) -> bool:
-    """Tells if a call has gradients that are computed here; those of torch.func and with padding are not."""
+    """Tells whether a call needs gradients that this module computes: not under torch.func, nor with
+    padding.
+    """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
     return bool(wanted_of(tensors))
@@ -44,7 +46,11 @@ def is_for(*tensors: Any) -> bool:
 def in_one_dtype(
     x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Converts inputs and memories [rows, *shape] to the dtype of a scan. A memory None becomes zeros."""
+    """Casts inputs and memories to the dtype of the computation, as `scans` takes them; zeros for a memory
+    None.
+
+    shapes: the shape of one row of each memory. Returns the inputs by name, and memories [rows, *shape].
+    """
     first = next(iter(x.values()))
     dtype = dtype_of(first)
     begin = [
@@ -58,7 +64,7 @@ def in_one_dtype(
 
 
 def wide(x: Any, memory: Any) -> Any:
-    """Casts inputs to the dtype of the memory, so that products of inputs have it, too."""
+    """Casts inputs to the dtype of the memory, so that their products have that dtype too."""
     return {name: value.astype(memory.dtype) for name, value in x.items()}
 
 
@@ -69,8 +75,11 @@ def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Runs `decayed` again, and returns as well the term of the state before the write in the gradient of its
-    decay. z is the value whose gradient is y.
+    """Step that runs the recurrence h = a h + u B again, in the backward pass, for gradients of C and of the
+    decay.
+
+    Returns (y, the term that the memory before the write adds to the decay's gradient) and h. The input z has
+    the numbers whose gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     before = x["a"][..., None, None] * memory
@@ -78,14 +87,20 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """G = K + u B, y = G C, K = a G, and the term of K in the gradient of its decay."""
+    """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the memory.
+
+    Returns (y, the term that K adds to the decay's gradient) and the next K.
+    """
     narrow, x = x["u"].dtype, wide(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
     return read_beside(x, memory, narrow), x["a"][..., None, None] * G
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """The product of C with the sum of a memory and u B, and the product of C with the memory times z."""
+    """Computes C times the memory after u B is written, and the memory's own part of it, times z and summed.
+
+    narrow: the dtype of the first result.
+    """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
     return (y + u * (B * C).sum(-1)[..., None]).astype(narrow), (z * y).sum(-1)
@@ -107,8 +122,9 @@ def by_decay(a: Any, products: Any) -> Any:
 
 
 def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """A step of the gated delta rule: the value that q reads after it, and w, the value minus the one that
-    its key read.
+    """Step of the gated delta rule.
+
+    Returns (the output, w) and the next memory. w is the value minus what its key read from the memory.
     """
     narrow, x = x["q"].dtype, wide(x, memory)
     state = along_key(x["a"]) * memory
@@ -118,7 +134,9 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of beta w, which the step has written."""
+    """Step of the delta rule's backward recurrence. Returns the gradient of the written vector beta w, and
+    the next cotangent of the memory.
+    """
     x = wide(x, memory)
     G = written(memory, x["q"], x["do"])
     d = read(G, x["k"])
@@ -126,8 +144,10 @@ def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the key that writes, G u, from that of the value, e; and the term of K in the gradient
-    of its decay.
+    """Step of the backward recurrence that gives the gradient of the key as it writes.
+
+    The input e is the gradient of the value. Returns (this gradient G u, the term that the cotangent K adds
+    to the decay's gradient) and the next cotangent.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -137,8 +157,11 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the query; that of the key that reads with the other sign, e a S; and the term of a S
-    in the gradient of its decay.
+    """Step that runs the delta rule again, in the backward pass, for gradients of the query and of the key as
+    it reads.
+
+    Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to the
+    decay's gradient) and the next memory.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -152,12 +175,12 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
-    """Runs a step over sequences; returns its outputs and last memory, in the dtype of the initial one."""
+    """Runs a step over [rows, steps, ...]; returns outputs and last memory, in the memory's dtype."""
     return scans_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
 def run_back(step: Any, memory: Any, **x: Any) -> list[Any]:
-    """Runs a step as `run` does, from the last step to the first one."""
+    """Runs a step from the last step to the first; returns its outputs and the last memory."""
     return run(step, memory, reverse=True, **x)
 
 

@@ -32,21 +32,26 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Block:
-    """The step of a block: a layer on the normalised input, added to the input. eps: that of the norm."""
+    """Step of a block: a layer's step behind a norm, added to the block's input.
+
+    eps: what the norm adds to the mean square.
+    """
 
     layer: Callable[[Any, Any, Any], Any]
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features], and the next memory of the layer. The norm's weight is `scale`."""
+        """Computes the output [rows, features] and the layer's next memory. The parameter `scale` is the
+        norm's weight.
+        """
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
         return x["x"] + y, memory
 
 
 def block(file: str, mixer: str, inner: LayerPatch, norm: str) -> LayerPatch:
-    """The row of a block. file: the file of transformers that has the classes of its mixer and norm. inner:
-    the row of the mixer.
+    """Makes the row of a block. file: the file of transformers that has the classes of its mixer and norm.
+    inner: the row of the mixer.
     """
 
     def inside(part: str) -> str:
@@ -68,8 +73,10 @@ def block(file: str, mixer: str, inner: LayerPatch, norm: str) -> LayerPatch:
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
-    """The activated output of the convolution for new inputs [rows, channels], and its last inputs
-    [rows, channels, kernel].
+    """Computes a causal convolution and its activation for one step.
+
+    u: new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. Returns outputs [rows,
+    channels], and the window with the new inputs.
     """
     window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
@@ -77,11 +84,11 @@ def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
 
 
 def root_mean_square_normed(x: Any, eps: float) -> Any:
-    """Vectors divided by the root of their mean square plus eps."""
+    """Divides vectors by the root of their mean square, to which eps is added."""
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """The output of `torch.nn.Linear`. bias: None for none."""
+    """Computes a linear layer as `torch.nn.Linear` does. bias: None for no bias."""
     y = x @ weight.T
     return y if bias is None else y + bias

@@ -31,10 +31,11 @@ INTERPRET = checked_engine("interpret")
 
 @lru_cache
 def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> str | None:
-    """The reason why a function of transformers differs from stepnet's; None if both compute the same.
+    """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
+    equal.
 
-    theirs: the function without decorators, which look for kernels. owner: the class that has it as a method,
-    or None.
+    theirs: the function without the decorators that look for kernels. owner: the class whose method it is, or
+    None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, patch.ours))
     if names != ours:
@@ -58,8 +59,8 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """The reason why a token of a class of layers differs from its step in `LAYERS`; None if both compute the
-    same.
+    """Compares tokens of a class of layers with its step in `table.LAYERS`; returns how they differ, None if
+    equal.
 
     A small layer with random numbers runs three tokens itself, and then a fourth one both ways.
     """
@@ -89,7 +90,7 @@ def layer_difference(kind: Any) -> str | None:
 
 
 def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:
-    """The index of the first pair of tensors that differ by more than rounding; None if there is none.
+    """Finds the first pair of tensors that differ by more than rounding; returns its index, None if none do.
 
     width: the number of terms in the sums of a step.
     """
@@ -101,21 +102,19 @@ def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int |
 
 
 def config_of(kind: Any, options: Any) -> Any:
-    """Makes the configuration of a layer of transformers, whose class is called as that of the layer, from
-    options.
-    """
+    """Makes the configuration of a layer of transformers, by the name of the layer's class."""
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
 def named(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's arguments without **kwargs."""
+    """Lists the names of a function's arguments without **kwargs."""
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
 
 
 def tensors(patch: FunctionPatch) -> dict[str, Any]:
-    """Makes the arguments of the call that compares a function, with equal numbers each time."""
+    """Makes the arguments for comparing a function: random tensors, equal each time, of its row's sizes."""
     random = torch.Generator().manual_seed(0)
     arguments = dict(patch.options)
     for name, _, letters in (word.rpartition(":") for word in patch.sizes.split()):
@@ -127,7 +126,7 @@ def tensors(patch: FunctionPatch) -> dict[str, Any]:
 
 
 def flat(value: Any) -> list[Any]:
-    """Lists the tensors in results or arguments, in order, as float32."""
+    """Lists the tensors in nested results or arguments, in order, as float32."""
     if isinstance(value, torch.Tensor):
         return [value.float()]
     if isinstance(value, dict):

@@ -31,16 +31,16 @@ torch: Any = pytorch("torch")
 
 @dataclass(frozen=True)
 class Delta:
-    """A step of the gated delta rule, or of Kimi's if g has a decay for each feature of keys.
+    """Step of the gated delta rule; of Kimi's, if g has a decay for each feature of keys.
 
-    normed: whether queries and keys are divided by their norms. Queries are also divided by the root of their
-    size. If there are more heads of values than of keys, neighbours share a key.
+    normed: whether queries and keys are divided by their norms. Queries are divided by the root of their
+    size. If there are more heads of values than of keys, neighbouring heads share a key.
     """
 
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         q, k = (unit_vectors(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
         heads, shared = int(x["v"].shape[1]), int(k.shape[1])
@@ -53,18 +53,18 @@ class Delta:
 
 @dataclass(frozen=True)
 class DeltaLayer:
-    """The step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
+    """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
 
-    groups: the number of heads of keys. The projections have the queries, values and gates of such a head
-    next to one another. eps: that of the norm.
+    groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
+    lie next to one another. eps: what the norm adds to the mean square.
     """
 
     groups: int
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory: the last inputs of the convolution
-        [rows, channels, kernel], and the state [rows, heads, key, value].
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and the state [rows, heads, key, value].
         """
         window, state = memory
         heads, key, value = state.shape[1:]
@@ -90,7 +90,7 @@ class DeltaLayer:
 
 
 def unit_vectors(x: Any) -> Any:
-    """Vectors divided by their norms, with the eps of flash-linear-attention."""
+    """Divides vectors by their norms, with flash-linear-attention's constant under the root."""
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
@@ -108,8 +108,10 @@ def torch_chunk_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, heads, value] of the gated delta rule or of Kimi's, and the last state
-    [batch, heads, key, value], or None without `output_final_state`.
+    """Computes the gated delta rule, or Kimi's, in place of transformers' function of that name.
+
+    Returns the outputs [batch, time, heads, value] and the last state [batch, heads, key, value], or None
+    instead of the state without `output_final_state`.
 
     Args:
         query: [batch, time, key heads, key].
@@ -142,13 +144,17 @@ def torch_recurrent_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Any, Any]:
-    """Calls `torch_chunk_gated_delta_rule`, for functions that transformers computes step by step."""
+    """Computes the gated delta rule, in place of transformers' function that goes step by step."""
     options = output_final_state, use_qk_l2norm_in_kernel
     return torch_chunk_gated_delta_rule(query, key, value, g, beta, 64, initial_state, *options)
 
 
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Outputs and the last state with the gradients of `Corrected`. PyTorch computes the step's vectors."""
+    """Computes the delta rule with the gradients of `Corrected`; PyTorch makes the step's vectors and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))
     shared = shape[0] // k.shape[2]
@@ -158,7 +164,7 @@ def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int,
 
 
 def unit_tensors(x: Any) -> Any:
-    """Tensors of vectors divided by their norms, as `unit_vectors`."""
+    """Divides vectors by their norms in PyTorch, as `unit_vectors` does in a step."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 

@@ -19,8 +19,9 @@ torch: Any = pytorch("torch")
 
 
 def lengths_of(mask: Any) -> Any:
-    """The number of steps of each row of a mask [batch, time]; None if there is no mask, no padding, or
-    padding elsewhere than after the steps.
+    """Reads the length of each row from an attention mask [batch, time] in which zeros only follow the ones.
+
+    Returns None if there is no mask, if nothing is masked, or if zeros precede the ones or lie between them.
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.device.type != "cpu":
         return None
@@ -33,9 +34,9 @@ def lengths_of(mask: Any) -> Any:
 
 
 def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a forward so that its recurrences know the lengths from its argument `attention_mask`.
+    """Wraps a layer's forward so that recurrences in it skip the padding of its argument `attention_mask`.
 
-    A call with a cache has no lengths: transformers keeps in it the states after the padding.
+    With a cache they do not skip it: transformers keeps in the cache the states after the padding.
     """
     parameters = list(inspect.signature(forward).parameters)
     if "attention_mask" not in parameters:

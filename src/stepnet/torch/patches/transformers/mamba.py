@@ -33,9 +33,9 @@ NO_LIMIT = (0.0, float("inf"))
 
 @dataclass(frozen=True)
 class Rate:
-    """The step size as a function of dt and the parameter dt_bias, if there is one.
+    """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
-    positive: whether the sum goes through a softplus. low, high: the limits of the step size.
+    positive: whether softplus makes the sum positive. low, high: the limits.
     """
 
     positive: bool
@@ -43,7 +43,7 @@ class Rate:
     high: float = float("inf")
 
     def __call__(self, dt: Any, params: Any) -> Any:
-        """The step size."""
+        """Computes the step size from dt."""
         dt = dt + params["dt_bias"] if "dt_bias" in params else dt
         dt = softplus(dt) if self.positive else dt
         dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
@@ -52,13 +52,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """A step of Mamba, or of Mamba-2 if `heads`. An input z gates the output."""
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
 
     rate: Rate
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -67,15 +67,15 @@ class StateSpace:
 
 @dataclass(frozen=True)
 class MambaLayer:
-    """The step of a whole layer of Mamba: projections, convolution, state space and gate.
+    """Step of a whole layer of Mamba: projections, convolution, state space and gate.
 
-    eps: those of the norms of dt, B and C, which Falcon-Mamba has; empty without norms.
+    eps: what the norms of dt, B and C, which Falcon-Mamba has, add to the mean square; empty without norms.
     """
 
     eps: tuple[float, ...]
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory.
+        """Computes the output [rows, features] and the next memory.
 
         Args:
             x: The input x [rows, features].
@@ -102,17 +102,17 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """The step of a layer of Mamba. eps: those of its norms, if it has any."""
+    """Makes the step of a layer of Mamba. eps: those of its norms, if it has any."""
     return MambaLayer(eps)
 
 
 @dataclass(frozen=True)
 class Mamba2Layer:
-    """The step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
+    """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
     output.
 
-    groups: the number of groups of heads; heads of a group share B and C. size, eps: the number of features
-    of a norm, and its eps.
+    groups: the number of groups of heads that share B and C. size: the number of features that the norm is
+    over. eps: what the norm adds to the mean square.
     """
 
     groups: int
@@ -120,8 +120,8 @@ class Mamba2Layer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output [rows, features] and the next memory: the last inputs of the convolution
-        [rows, channels, kernel], and h [rows, heads, features, states].
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and h [rows, heads, features, states].
         """
         window, h = memory
         heads, features, states = h.shape[1:]
@@ -145,7 +145,7 @@ class Mamba2Layer:
 
 
 def present(**tensors: Any) -> dict[str, Any]:
-    """The named tensors without those that are None."""
+    """Drops the tensors that are None, and returns the others by name."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
@@ -163,8 +163,10 @@ def mamba_selective_scan(
     use_mambapy: bool = False,
     use_associative_scan: bool = False,
 ) -> Any:
-    """The outputs [batch, channels, time] of Mamba's selective scan from zeros, and with `return_last_state`
-    the last state [batch, channels, states].
+    """Computes Mamba's selective scan from a state of zeros, in place of transformers' function.
+
+    Returns the outputs [batch, channels, time], and with `return_last_state` the last state [batch, channels,
+    states].
 
     Args:
         hidden_states: [batch, channels, time].
@@ -207,8 +209,10 @@ def mamba2_chunk_scan(
     dt_limit: tuple[float, float] = NO_LIMIT,
     return_final_states: bool = False,
 ) -> Any:
-    """The outputs [batch, time, heads, features] of Mamba-2, and with `return_final_states` the last state
-    [batch, heads, features, states].
+    """Computes Mamba-2's scan in place of transformers' function.
+
+    Returns the outputs [batch, time, heads, features], and with `return_final_states` the last state [batch,
+    heads, features, states].
 
     Args:
         hidden_states: [batch, time, heads, features].
@@ -238,7 +242,11 @@ def mamba2_chunk_scan(
 def with_gradients(
     rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Outputs and the last state with the gradients of `Decayed`. PyTorch computes the step sizes."""
+    """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
     x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
     dt = torch.nn.functional.softplus(dt) if rate.positive else dt
@@ -260,7 +268,9 @@ def selective_state_update(
     dt_softplus: bool = False,
     z: Any = None,
 ) -> Any:
-    """The output of one step, shaped as hidden_states. Replaces the state in place by the next one.
+    """Computes one step of Mamba or Mamba-2 in place of transformers' function; changes the state in place.
+
+    Returns the output, in the shape of hidden_states.
 
     Args:
         state: [batch, channels, states]; of Mamba-2 [batch, heads, features, states].
@@ -304,8 +314,10 @@ def is_per_head(
     *_: Any,
     **__: Any,
 ) -> bool:
-    """Tells if dt, A, D and dt_bias of a step of Mamba-2 have one number per head, expanded, as stepnet's
-    cell takes them. The kernels take one per feature.
+    """Tells whether a step of Mamba-2 has one number of dt, A, D and dt_bias per head, as stepnet's cell
+    does.
+
+    Such numbers are expanded to all features of a head; kernels take one for each feature.
     """
     along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
     return all(

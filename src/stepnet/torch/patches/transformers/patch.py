@@ -30,7 +30,7 @@ PART_BY_PART = "single tokens run part by part"
 
 @dataclass(frozen=True)
 class ClassPatch:
-    """The functions of a class of layers that stepnet runs. False if there are none.
+    """Functions of a class of layers that stepnet replaces. False if there are none.
 
     Attributes:
         run: Their rows, by name.
@@ -47,9 +47,9 @@ class ClassPatch:
 
 
 def patched(module: Any, holder: Any) -> Patched | None:
-    """The answer about a layer, for `accelerate`; None for a layer that does not run over steps.
+    """Answers `accelerate` about a layer; returns None for a layer that does not run over steps.
 
-    holder: the module that has the layer as a part. Its parameters count for a layer without parameters.
+    holder: the module that contains the layer. Its parameters count for a layer without parameters.
     """
     kind = cast("Any", type(module))
     known = class_patch(kind)
@@ -68,7 +68,7 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
-    """The functions of a class of layers that stepnet runs, each compared with stepnet's."""
+    """Finds the functions of a class of layers that stepnet replaces, and compares each with stepnet's."""
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
         return ClassPatch()
     readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
@@ -92,7 +92,9 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def reads(function: Any) -> set[str]:
-    """The names in the tables that a method of transformers' own files reads as globals."""
+    """Returns which functions of the tables a method reads as globals; empty outside of transformers'
+    files.
+    """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
         return set()
@@ -100,7 +102,7 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
-    """The functions that the forward of a class reads: the name, transformers' function, the row, None."""
+    """Lists the functions that a class's forward reads and stepnet has, as (name, theirs, row, None)."""
     own = innermost(kind.forward).__globals__
     return [
         (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
@@ -108,7 +110,7 @@ def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
-    """The methods of a class in the table: the name, transformers' method, the row, the class that has it."""
+    """Lists the methods of a class that stepnet has, as (name, theirs, row, the class that defines it)."""
     parts = ((*name.split("."), row) for name, row in METHODS.items())
     return [
         (name, getattr(kind, name), row, base)
@@ -119,8 +121,8 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def without_functions(kind: Any) -> str | None:
-    """The reason why a class of layers that runs over steps is left, though it has no function of a table;
-    None for other classes.
+    """Returns the reason why a class of layers that runs over steps is left, though it has no function of a
+    table; None for other classes.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
@@ -128,13 +130,13 @@ def without_functions(kind: Any) -> str | None:
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """The names in the code of a method; none for other members of a class."""
+    """Returns the names that a method's code uses; empty for other members of a class."""
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 
 
 def refusal(parameters: list[Any]) -> str | None:
-    """The reason why a layer with these parameters is not run; None if it is."""
+    """Returns the reason why a layer with these parameters cannot be accelerated now; None if it can."""
     places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
     if places:
         return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"
@@ -146,7 +148,9 @@ def refusal(parameters: list[Any]) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """Derives the class of layers whose functions stepnet runs."""
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions. Cached by
+    class.
+    """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
@@ -165,7 +169,10 @@ def accelerated(kind: Any) -> Any:
 
 
 def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
-    """Makes a forward that is transformers' own in graphs: torch.compile looks up globals by the file."""
+    """Makes a forward that is transformers' own while a graph is recorded, and stepnet's at other times.
+
+    torch.compile looks up globals in a function's file, and would not find stepnet's.
+    """
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +182,7 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """Copies or pickles a layer as one of transformers, which is accelerated again when it is restored."""
+    """Implements `__reduce_ex__`: a copy of an accelerated layer is made of its class of transformers."""
     origin: Origin = cast("Any", type(module)).stepnets
     state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}
     return restored, (origin.theirs,), state
@@ -205,7 +212,7 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:
-    """Makes the function that a layer calls in place of one for the whole layer: None on the CPU."""
+    """Wraps a kernel that computes a whole layer: on the CPU it returns None, as if there were no kernel."""
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +222,9 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tells if a call is left to transformers: in graphs, off the CPU, and of packed sequences."""
+    """Tells whether a call must run transformers' code: while a graph is recorded, off the CPU, or packed
+    sequences.
+    """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
@@ -226,5 +235,5 @@ def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @functools.cache
 def known_arguments(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of a function's arguments."""
+    """Returns the names of a function's arguments."""
     return frozenset(function.__code__.co_varnames[: function.__code__.co_argcount])

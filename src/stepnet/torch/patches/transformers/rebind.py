@@ -12,14 +12,16 @@ from typing import Any, cast
 
 
 def innermost(function: Any) -> Any:
-    """The function that decorators wrap, found by their attribute `__wrapped__`."""
+    """Follows `__wrapped__` to the function inside all decorators."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def is_rebindable(function: Any) -> bool:
-    """Tells if a method and its decorators are functions, each of which has the inner one in its closure."""
+    """Tells whether a method can be rebound: it and its decorators are functions that hold the next inner
+    one.
+    """
     while True:
         if not isinstance(function, FunctionType):
             return False
@@ -32,12 +34,14 @@ def is_rebindable(function: Any) -> bool:
 
 
 def globals_read(function: Any) -> frozenset[str]:
-    """The names of globals and attributes that the innermost function reads."""
+    """Returns the names that the function inside all decorators uses."""
     return frozenset(innermost(function).__code__.co_names)
 
 
 def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """Copies a function and its decorators; the copy reads `others` in place of globals of these names."""
+    """Copies a function, with its decorators, so that the copy reads `others` in place of globals of these
+    names.
+    """
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
         return copy(function, {**function.__globals__, **others}, function.__closure__)
@@ -50,7 +54,7 @@ def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def holds(cell: CellType, value: Any) -> bool:
-    """Tells if a cell of a closure holds this very object."""
+    """Tells whether a cell of a closure holds exactly this object."""
     try:
         return cell.cell_contents is value
     except ValueError:  # it is empty
@@ -58,7 +62,7 @@ def holds(cell: CellType, value: Any) -> bool:
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
-    """Makes a function with the code of another one, and with these globals and cells."""
+    """Makes a function with the code of another one, but these globals (`names`) and closure cells."""
     made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__

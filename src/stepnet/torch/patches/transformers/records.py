@@ -23,7 +23,7 @@ class_of: Callable[[Any], Any] = cast("Any", type)
 
 @dataclass(frozen=True)
 class FunctionPatch:
-    """A function or method of transformers that stepnet runs.
+    """Function or method of transformers that stepnet replaces.
 
     Attributes:
         ours: The function of stepnet that replaces it, with the same arguments.
@@ -44,7 +44,7 @@ class FunctionPatch:
 
 @dataclass(frozen=True)
 class LayerPatch:
-    """A layer of transformers whose single tokens are one step.
+    """Layer of transformers whose single tokens run as one step.
 
     Parts are named by their paths in the layer; the layer itself is "".
 
@@ -72,7 +72,7 @@ class LayerPatch:
     arguments: tuple[tuple[str, Any], ...] = ()
 
     def refusal(self, module: Any) -> str | None:
-        """The reason why the tokens of a layer are not one step; None if they are."""
+        """Returns the reason why the tokens of a layer cannot run as one step; None if they can."""
         for name, wanted in self.parts.items():
             parent, _, last = name.rpartition(".")
             part = part_of(module, parent)._modules.get(last)
@@ -94,17 +94,17 @@ class LayerPatch:
         return None
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """The options of a layer."""
+        """Reads the step's options from a layer."""
         return tuple(getattr(part_of(module, part), name) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:
-        """The tensors of the step's parameters, without those that the layer does not have."""
+        """Returns the step's parameters as tensors of a layer, without those that the layer does not have."""
         named = {key: part_of(module, part)._parameters[name] for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def part_of(module: Any, path: str) -> Any:
-    """The part of a layer at a path; the layer itself at ""."""
+    """Returns the part of a layer at a path of names joined by dots; the layer itself for ""."""
     for name in path.split(".") if path else ():
         module = module._modules[name]
     return module

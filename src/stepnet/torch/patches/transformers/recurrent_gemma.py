@@ -13,7 +13,7 @@ torch: Any = pytorch("torch")
 
 
 def linear_recurrence(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The recurrence of an RG-LRU behind its gates: h = a h + x.
+    """Step of an RG-LRU after its gates: h = a h + x.
 
     S. De and others, "Griffin: mixing gated linear recurrences with local attention for efficient language
     models", 2024 (arXiv 2402.19427).
@@ -30,7 +30,8 @@ def rnn_scan(
     recurrent_states: Any,
     acc_dtype: Any = torch.float32,
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, features] of RecurrentGemma's linear recurrence, and the last state.
+    """Computes RecurrentGemma's linear recurrence in place of its method; returns outputs [batch, time,
+    features] and the last state.
 
     Args:
         self: The layer.

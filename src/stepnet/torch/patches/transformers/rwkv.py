@@ -14,7 +14,7 @@ LOWEST = -1e38
 
 
 def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """A step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
+    """Step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
     the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
@@ -34,15 +34,17 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def rwkv_linear_attention(
     time_decay: Any, time_first: Any, key: Any, value: Any, state: Any = None, return_state: bool = False
 ) -> tuple[Any, Any]:
-    """The outputs [batch, time, features] of RWKV's attention, and its last state; None in its place without
-    an initial state and without `return_state`.
+    """Computes RWKV's attention in place of transformers' function.
+
+    Returns the outputs [batch, time, features] and the last state; None instead of the state if there was no
+    state before and no `return_state`.
 
     Args:
         time_decay: The logarithm of the decay's exponent [features].
         time_first: The bonus that is added to the key of the current step [features].
         key: [batch, time, features].
         value: As key.
-        state: The initial state, three tensors [batch, features], or none.
+        state: Three tensors [batch, features], or none.
         return_state: Whether the last state is returned.
     """
     rows, time, features = key.shape

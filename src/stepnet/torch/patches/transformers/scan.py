@@ -40,8 +40,8 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
-    inputs: (name, shape, dtype) in order. memories: their shapes. params: (name, shape) in order. dtype: that
-    of memories and parameters. reverse: whether the scan runs from the last step to the first.
+    inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
+    of memories and parameters. reverse: whether the recurrence runs from the last step to the first.
     """
 
     step: Step
@@ -52,7 +52,9 @@ class ScanKey:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """Makes the program of the step over sequences, with the inputs sequences, memories, parameters."""
+        """Compiles the step to a program. The program's inputs are the sequences, the memories and the
+        parameters.
+        """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -67,7 +69,7 @@ class ScanKey:
 
 @lru_cache(MOST_KEPT)
 def scan_of(kind: Kind) -> NetRun:
-    """The run of a kind's net, with gradients."""
+    """Compiles the net of a kind, once, with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -79,7 +81,10 @@ def scan(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> tuple[Any, list[Any]]:
-    """Calls `scans` for a step with one output; returns the output, and the last memories as a list."""
+    """Runs a step with one output over tensors [batch, time, ...]; returns this output and the last memories.
+
+    Arguments are those of `scans`.
+    """
     outputs, *last = scans(step, x, memories, shapes, params)
     return outputs, last
 
@@ -94,13 +99,13 @@ def scans(
     """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
     memories.
 
-    The dtype of the computation is float64 if the first input has it, else float32. Steps after the lengths
-    in `LENGTHS` are not run, and their outputs are zero.
+    All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
+    `LENGTHS` are not run: outputs there are zero.
 
     Args:
-        step: The step, as for `stepnet.RNN`: a function, or a frozen dataclass. It is the key of its net.
+        step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is kept.
         x: The inputs by name.
-        memories: The initial memories, [batch, ...] each; None is zeros.
+        memories: What the sequences begin with, [batch, ...] each; None is zeros.
         shapes: The shape of one row of each memory.
         params: The parameters by name.
     """
@@ -117,9 +122,10 @@ def scans_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs `scans` with memories and parameters in a dtype, and inputs in dtypes of their own.
+    """Runs a step like `scans`, but with memories and parameters in `dtype`, and inputs in the dtypes they
+    have.
 
-    reverse: whether the scan runs from the last step to the first.
+    reverse: whether the recurrence runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
     kind = ScanKey(
@@ -150,14 +156,18 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells if a call of one step can be prepared: without gradients, lengths, or a requested engine."""
+    """Tells whether a call of one step can use a prepared step: no gradients, lengths, or requested
+    engine.
+    """
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
 def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """Runs one step without parameters, which is prepared once for each number of rows."""
+    """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
+    rows.
+    """
     single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
     if single is None:
         single = Single(scan_of(kind).program, rows)
@@ -169,20 +179,21 @@ def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
 
 
 def dtype_of(first: Any) -> Any:
-    """The dtype of a scan, by its first input."""
+    """Returns the dtype that a scan computes in: float64 if its first input is that, else float32."""
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
 def own(memory: Any, dtype: Any) -> Any:
-    """Converts a memory to the dtype of a scan; while gradients are recorded, copies it in any case.
+    """Casts a memory to the dtype of a scan, and copies it if gradients are recorded.
 
-    A cache overwrites its memory by the next one, and the backward pass needs the memory as it was.
+    The memory belongs to a cache, which overwrites it with the next one, while backward needs the old
+    numbers.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """The batch of sequences of equal length, or of the lengths in `LENGTHS` if they are known."""
+    """Makes a batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

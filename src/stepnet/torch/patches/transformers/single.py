@@ -22,8 +22,12 @@ class Single:
     """One step of a net, prepared for a number of rows; used where most of a call's time would be
     preparation.
 
-    inputs: the sequences [rows, 1, ...], and then the memories [rows, ...]. results: the outputs and the next
-    memories, likewise. params: the tensors of the parameters, whose memory `bind` reads.
+    One thread at a time may call it.
+
+    Attributes:
+        inputs: The tensors that the step reads: sequences [rows, 1, ...], then memories [rows, ...].
+        results: The tensors that it writes: outputs [rows, 1, ...], then memories [rows, ...].
+        params: The tensors of the parameters, which `bind` reads in place.
     """
 
     def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
@@ -45,18 +49,18 @@ class Single:
         self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
 
     def all_arrays(self) -> list[Any]:
-        """The arrays of all inputs of the net; those of parameters are views of the tensors."""
+        """Lists the arrays of all inputs of the net; parameters are views of their tensors."""
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Packs the parameters as they are now."""
+        """Binds the step to the parameters as they now are."""
         values = parameters(self.program, self.all_arrays(), self.call)
         if self.bound is None or not self.bound.rebind(values):
             self.bound = self.program.kernel(engine).bind(values)
             self.run = self.bound.again(self.call, self.into)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Runs the step, and writes `results`. tensors: the inputs in order; None is zeros."""
+        """Copies the inputs in (zeros for None), and runs the step, which leaves its results in `results`."""
         for own, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
                 own.zero_()

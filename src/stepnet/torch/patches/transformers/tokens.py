@@ -33,11 +33,11 @@ get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
 class Seen:
-    """All objects in a layer that `LayerPatch.refusal` and `options_of` read. As long as they are the same,
-    the layer is unchanged.
+    """Record of all objects that `LayerPatch.refusal` looked at in a layer: while they are the same, its
+    verdict holds.
 
-    They are compared for each token, so the places are stored as mappings and keys, which are read without
-    Python code. There is no reference to the layer itself, which refers to its `Token`.
+    It is compared for each token, so positions are kept as mappings and keys, which are read without Python
+    code. The layer itself is not referenced, because the layer references the object that runs its tokens.
     """
 
     def __init__(self, layer: LayerPatch, module: Any) -> None:
@@ -62,7 +62,7 @@ class Seen:
         self.values = [mapping.get(key) for mapping, key in places]
 
     def holds(self, module: Any) -> bool:
-        """Tells if the layer is unchanged."""
+        """Tells whether the layer still has the same parts, parameters, options and hooks."""
         own: dict[str, Any] = module.__dict__
         return (
             all(map(is_, map(own.get, self.own), self.own_values))
@@ -73,9 +73,12 @@ class Seen:
 
 
 class Token:
-    """The step of a layer for one token, prepared for a number of rows.
+    """Step of a whole layer for one token, prepared for a number of rows and for one cache at a time.
 
-    It follows one cache at a time: `states` refers to its states. marks: those of the packed parameters.
+    Attributes:
+        single: The prepared step.
+        states: Weak references to the cache's states that it follows.
+        marks: Addresses and version counts of the parameters, to notice changes.
     """
 
     def __init__(self, layer: LayerPatch, module: Any, states: Sequence[Any]) -> None:
@@ -92,7 +95,7 @@ class Token:
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
-        """Tells if it was prepared for states of these shapes, and the layer is unchanged."""
+        """Tells whether the step is prepared for states of these shapes and for the layer as it now is."""
         return (
             self.seen.holds(module)
             and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
@@ -100,7 +103,9 @@ class Token:
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
-        """Tells if it follows the cache of these states, and no parameter was changed since."""
+        """Tells whether the step follows the cache with these states, and PyTorch counted no change of
+        parameters.
+        """
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))
@@ -108,12 +113,14 @@ class Token:
         )
 
     def follow(self, states: Sequence[Any]) -> None:
-        """Follows another cache, and packs the parameters as they are now."""
+        """Switches to the cache with these states, and takes the parameters as they now are."""
         self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
-        """Runs a token; returns the output [rows, 1, features] and overwrites the states by the next ones."""
+        """Computes the output of a token x [rows, 1, features], and overwrites the cache's states with the
+        next ones.
+        """
         self.single((x, *states))
         output, *after = self.single.results
         for own, state in zip(after, states, strict=True):
@@ -122,12 +129,16 @@ class Token:
 
 
 def marks_of(tensors: Sequence[Any]) -> list[int]:
-    """The addresses of tensors, and the numbers of changes that PyTorch has counted."""
+    """Returns addresses and version counts of tensors; equal lists mean that nothing has changed."""
     return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
 def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
-    """Runs a layer for a single token; None if it has to run part by part. name: its key in `LAYERS`."""
+    """Runs a single token through a whole layer as one step, prepared at the first token of a cache.
+
+    Returns the output, or None if the layer has to run part by part. name: its key in `LAYERS`. cache: the
+    object of transformers that holds the layer's states.
+    """
     if torch.is_grad_enabled() or is_recorded():
         return None
     if is_transformed() or torch.is_autocast_enabled("cpu"):
@@ -154,12 +165,12 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
 
 
 def has_global_hooks() -> bool:
-    """Tells if there are hooks that PyTorch calls for all modules, and so for the parts of a layer."""
+    """Tells whether PyTorch has hooks for all modules, which the parts of a layer would have to call."""
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def fits_step(layer: LayerPatch, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells if all tensors that a step reads have the dtype of the input, and are on the CPU."""
+    """Tells whether input, parameters and states all lie on the CPU and have the same dtype."""
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(
         tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
@@ -167,7 +178,7 @@ def fits_step(layer: LayerPatch, module: Any, x: Any, states: Sequence[Any]) -> 
 
 
 def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the forward of a layer so that a single token of a cache runs as one step. name: its key in
+    """Wraps a layer's forward so that a single token with a cache runs as one step. name: its key in
     `LAYERS`.
     """
 

@@ -23,12 +23,12 @@ NEAR = 32.0
 
 @dataclass(frozen=True)
 class MatrixLSTM:
-    """A step of the mLSTM, with the memory C, n and m. eps: added to the divisor of outputs."""
+    """Step of the mLSTM, whose memory is (C, n, m). eps: added to the divisor of outputs."""
 
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes the output and the next memory."""
         query = x["q"] * x["q"].shape[-1] ** -0.5
         output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
@@ -47,8 +47,10 @@ def mlstm(
     return_last_states: Any = None,
     mode: Any = None,
 ) -> Any:
-    """The outputs [batch, heads, time, value] of the mLSTM, and its last states, shaped as the initial ones;
-    the outputs alone in a mode "train" without `return_last_states`.
+    """Computes the mLSTM in place of `xLSTMBackend.forward`.
+
+    Returns the outputs [batch, heads, time, value] and the last states; in a mode "train" without
+    `return_last_states` only the outputs.
 
     Args:
         self: The layer, whose configuration is read.
@@ -60,8 +62,8 @@ def mlstm(
         c_initial: The initial state [batch, heads, key, value], or none.
         n_initial: The initial sum of the keys [batch, heads, key], or none.
         m_initial: The initial exponent that both are divided by [batch, heads, 1], or none.
-        return_last_states: Whether a mode "train" returns the last states; None is the configuration's value.
-        mode: "inference" or a mode with "train" in its name; None is the configuration's value.
+        return_last_states: Of a mode "train"; None is the configuration's.
+        mode: "inference" or one of "train"; None is the configuration's.
     """
     named = {"q": query, "k": key, "v": value, "i": igate, "f": fgate}
     x = {name: tensor.transpose(1, 2) for name, tensor in named.items()}
@@ -83,12 +85,12 @@ def mlstm(
 def with_gradients(
     x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
 ) -> tuple[Any, ...]:
-    """Outputs and the last states with the gradients of `Decayed`. PyTorch computes the gates.
+    """Computes the mLSTM with the gradients of `Decayed`; PyTorch makes the gates and their gradients.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
-    A quotient by exp(m) is multiplied by exp(m) again, except for eps in the divisor and the last states. All
-    others are therefore divided by exp of the last i that was the larger one, as long as m is near it. This
-    number stays the same for many steps, in which m[t - 1] - m[t] would be rounded.
+    What is divided by exp(m) is multiplied by it again, but for the eps beside what is divided, and the last
+    states. So all else is divided by exp of the last i that was the larger one, as long as m is near: the
+    same number for many steps, in which m[t - 1] - m[t] would be rounded.
     """
     x, (C, n, m) = in_one_dtype(x, states, shapes)
     forget = torch.nn.functional.logsigmoid(x["f"])
