@@ -107,10 +107,11 @@ def config_of(kind: Any, options: Any) -> Any:
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
-def named(function: Callable[..., Any]) -> list[str]:
+@lru_cache
+def named(function: Callable[..., Any]) -> tuple[str, ...]:
     """Lists the names of a function's arguments without **kwargs."""
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
 
 
 def tensors(patch: FunctionPatch) -> dict[str, Any]:

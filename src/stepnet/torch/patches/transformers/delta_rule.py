@@ -130,7 +130,7 @@ def torch_chunk_gated_delta_rule(
     if is_for(*x.values(), initial_state):
         outputs, last = with_gradients(step, x, initial_state, shape)
     else:
-        outputs, (last,) = scan(step, x, [initial_state], [shape], {})
+        outputs, last = scan(step, x, [initial_state], [shape], {})
     return outputs.to(query.dtype), last if output_final_state else None
 
 

@@ -184,7 +184,7 @@ def mamba_selective_scan(
     """
     x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
     step = StateSpace(Rate(delta_softplus), heads=False)
-    outputs, (last,) = scan(
+    outputs, last = scan(
         step,
         {name: tensor.transpose(1, 2) for name, tensor in x.items()},
         [None],
@@ -235,7 +235,7 @@ def mamba2_chunk_scan(
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
     else:
         step = StateSpace(rate, heads=True)
-        outputs, (last,) = scan(step, x, [initial_states], [shape], params)
+        outputs, last = scan(step, x, [initial_states], [shape], params)
     return (outputs, last) if return_final_states else outputs
 
 
@@ -291,7 +291,7 @@ def selective_state_update(
     params = present(A=A, D=D, dt_bias=dt_bias)
     if heads:
         params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
-    outputs, (last,) = scan(
+    outputs, last = scan(
         StateSpace(Rate(dt_softplus), heads),
         {name: tensor[:, None] for name, tensor in x.items()},
         [state],

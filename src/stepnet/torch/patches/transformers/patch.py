@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.patches import Origin, Patch, Patched
-from stepnet.torch.patches.transformers.check import difference, layer_difference
+from stepnet.torch.patches.transformers.check import difference, layer_difference, named
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
@@ -205,7 +205,7 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     def called(*args: Any, **kwargs: Any) -> Any:
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
             return theirs(*args, **kwargs)
-        names = known_arguments(row.ours)
+        names = named(row.ours)
         return untraced(row.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
 
     return called
@@ -231,9 +231,3 @@ def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return True
     values = (*args, *kwargs.values())
     return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
-
-
-@functools.cache
-def known_arguments(function: Callable[..., Any]) -> frozenset[str]:
-    """Returns the names of a function's arguments."""
-    return frozenset(function.__code__.co_varnames[: function.__code__.co_argcount])

@@ -43,7 +43,7 @@ def rnn_scan(
     """
     gate = recurrent_gate * ~reset
     x = {"x": hidden_states, "a": gate}
-    outputs, (last,) = scan(linear_recurrence, x, [recurrent_states], [(gate.shape[2],)], {})
+    outputs, last = scan(linear_recurrence, x, [recurrent_states], [(gate.shape[2],)], {})
     return outputs.to(hidden_states.dtype), last
 
 

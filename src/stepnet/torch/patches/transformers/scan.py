@@ -80,21 +80,6 @@ def scan(
     memories: Sequence[Any],
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
-) -> tuple[Any, list[Any]]:
-    """Runs a step with one output over tensors [batch, time, ...]; returns this output and the last memories.
-
-    Arguments are those of `scans`.
-    """
-    outputs, *last = scans(step, x, memories, shapes, params)
-    return outputs, last
-
-
-def scans(
-    step: Step,
-    x: Mapping[str, Any],
-    memories: Sequence[Any],
-    shapes: Sequence[Shape],
-    params: Mapping[str, Any],
 ) -> list[Any]:
     """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
     memories.
@@ -110,10 +95,10 @@ def scans(
         params: The parameters by name.
     """
     dtype = dtype_of(next(iter(x.values())))
-    return scans_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
+    return scan_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
 
 
-def scans_in(
+def scan_in(
     dtype: Any,
     step: Step,
     x: Mapping[str, Any],
@@ -122,7 +107,7 @@ def scans_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs a step like `scans`, but with memories and parameters in `dtype`, and inputs in the dtypes they
+    """Runs a step like `scan`, but with memories and parameters in `dtype`, and inputs in the dtypes they
     have.
 
     reverse: whether the recurrence runs from the last step to the first.

@@ -12,10 +12,7 @@ from stepnet.compiler.targets import Bound, Order, Results
 from stepnet.model.nets import call_on, parameters
 from stepnet.model.program import NetProgram
 from stepnet.torch.function import call_in, tensor_of, view_of
-from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import dense_batch
-
-torch: Any = pytorch("torch")
 
 
 class Single:

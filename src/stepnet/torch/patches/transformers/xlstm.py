@@ -13,7 +13,7 @@ from typing import Any
 from stepnet.cells.xlstm import divided
 from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
 from stepnet.torch.patches.transformers.records import FunctionPatch
-from stepnet.torch.patches.transformers.scan import scans
+from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -73,7 +73,7 @@ def mlstm(
     if is_for(*x.values(), *states):
         outputs, *last = with_gradients(x, states, shapes, self.config.eps)
     else:
-        outputs, *last = scans(MatrixLSTM(self.config.eps), x, states, shapes, {})
+        outputs, *last = scan(MatrixLSTM(self.config.eps), x, states, shapes, {})
     outputs = outputs.transpose(1, 2).to(query.dtype)
     if "train" in (self.config.mode if mode is None else mode):
         wanted = self.config.return_last_states if return_last_states is None else return_last_states
