@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.functions import silu
-from stepnet.torch.patches.transformers.records import FILES, LayerPatch
+from stepnet.torch.patches.transformers.records import FILES, TokenLayer
 from stepnet.torch.patches.transformers.scan import Step
 
 LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
@@ -31,7 +31,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Block:
+class ResidualBlock:
     """Step of a block: a layer's step behind a norm, added to the block's input.
 
     eps: what the norm adds to the mean square.
@@ -49,7 +49,7 @@ class Block:
         return x["x"] + y, memory
 
 
-def block(file: str, mixer: str, inner: LayerPatch, norm: str) -> LayerPatch:
+def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
     """Makes the row of a block. file: the file of transformers that has the classes of its mixer and norm.
     inner: the row of the mixer.
     """
@@ -58,9 +58,9 @@ def block(file: str, mixer: str, inner: LayerPatch, norm: str) -> LayerPatch:
         return f"mixer.{part}".rstrip(".")
 
     def step(eps: float, *options: Any) -> Step:
-        return Block(inner.step(*options), eps)
+        return ResidualBlock(inner.step(*options), eps)
 
-    return LayerPatch(
+    return TokenLayer(
         step,
         (("norm", "variance_epsilon"), *((inside(part), name) for part, name in inner.options)),
         {key: (inside(part), name) for key, (part, name) in inner.names.items()}

@@ -34,8 +34,8 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
     """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
     equal.
 
-    theirs: the function without the decorators that look for kernels. owner: the class whose method it is, or
-    None for a plain function.
+    theirs: the function without the decorators that look for kernels.
+    owner: the class whose method it is, or None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, patch.ours))
     if names != ours:
@@ -50,11 +50,7 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
             for variable, token in before:
                 variable.reset(token)
     number = first_apart([*results[0], *flat(given)], [*results[1], *flat(known)], SIZES["k"])
-    return (
-        None
-        if number is None
-        else f"result {number} of it is not what stepnet computes from the same numbers"
-    )
+    return None if number is None else f"its result {number} differs from stepnet's for the same inputs"
 
 
 @lru_cache
@@ -86,7 +82,7 @@ def layer_difference(kind: Any) -> str | None:
         theirs = module(words[:, 3:], cache_params=cache)
     if first_apart((theirs, *states), (ours, *before), config.hidden_size) is None:
         return None
-    return "this version of transformers has another one: a token of it is not what stepnet computes"
+    return "this version of transformers has a different layer: its result for a token differs from stepnet's"
 
 
 def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:

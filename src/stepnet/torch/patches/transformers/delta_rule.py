@@ -19,7 +19,7 @@ from stepnet.torch.patches.transformers.blocks import (
     linear,
     root_mean_square_normed,
 )
-from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, LayerPatch
+from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
 from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
 
@@ -181,7 +181,7 @@ FUNCTIONS = {
     "recurrent_kimi_delta_attention": FunctionPatch(torch_recurrent_gated_delta_rule, KIMI, OPTIONS),
 }
 MIXERS = {
-    "Qwen3NextGatedDeltaNet": LayerPatch(
+    "Qwen3NextGatedDeltaNet": TokenLayer(
         DeltaLayer,
         (("", "num_k_heads"), ("norm", "variance_epsilon")),
         {

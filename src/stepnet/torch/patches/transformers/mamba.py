@@ -20,7 +20,7 @@ from stepnet.torch.patches.transformers.blocks import (
     linear,
     root_mean_square_normed,
 )
-from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, LayerPatch
+from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
 from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
 
@@ -32,7 +32,7 @@ NO_LIMIT = (0.0, float("inf"))
 
 
 @dataclass(frozen=True)
-class Rate:
+class StepSize:
     """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
     positive: whether softplus makes the sum positive. low, high: the limits.
@@ -54,7 +54,7 @@ class Rate:
 class StateSpace:
     """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
 
-    rate: Rate
+    rate: StepSize
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
@@ -183,7 +183,7 @@ def mamba_selective_scan(
         use_associative_scan: Ignored, as use_mambapy.
     """
     x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
-    step = StateSpace(Rate(delta_softplus), heads=False)
+    step = StateSpace(StepSize(delta_softplus), heads=False)
     outputs, last = scan(
         step,
         {name: tensor.transpose(1, 2) for name, tensor in x.items()},
@@ -230,7 +230,7 @@ def mamba2_chunk_scan(
     """
     heads, features = hidden_states.shape[2:]
     x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
-    rate, shape = Rate(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
+    rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
     if is_for(*x.values(), *params.values(), initial_states):
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
     else:
@@ -240,7 +240,7 @@ def mamba2_chunk_scan(
 
 
 def with_gradients(
-    rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
+    rate: StepSize, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
     gradients.
@@ -292,7 +292,7 @@ def selective_state_update(
     if heads:
         params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
     outputs, last = scan(
-        StateSpace(Rate(dt_softplus), heads),
+        StateSpace(StepSize(dt_softplus), heads),
         {name: tensor[:, None] for name, tensor in x.items()},
         [state],
         [tuple(state.shape[1:])],
@@ -368,8 +368,8 @@ MAMBA_SIZES = {
 FALCON_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"
 FALCON_NORM = f"{FILES}falcon_mamba.modeling_falcon_mamba.FalconMambaWeightlessRMSNorm"
 MIXERS = {
-    "MambaMixer": LayerPatch(mamba_layer, (), MAMBA_NAMES, MAMBA_PARTS, MAMBA_SIZES),
-    "FalconMambaMixer": LayerPatch(
+    "MambaMixer": TokenLayer(mamba_layer, (), MAMBA_NAMES, MAMBA_PARTS, MAMBA_SIZES),
+    "FalconMambaMixer": TokenLayer(
         mamba_layer,
         tuple((norm, "eps") for norm in FALCON_NORMS),
         MAMBA_NAMES,
@@ -377,7 +377,7 @@ MIXERS = {
         MAMBA_SIZES | {"mixer_rms_eps": 0.25},
         arguments=(("initialize_mixer_weights", False),),
     ),
-    "Mamba2Mixer": LayerPatch(
+    "Mamba2Mixer": TokenLayer(
         Mamba2Layer,
         (("", "n_groups"), ("norm", "group_size"), ("norm", "variance_epsilon")),
         {**NAMES, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},

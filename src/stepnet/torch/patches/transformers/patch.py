@@ -76,13 +76,15 @@ def class_patch(kind: Any) -> ClassPatch:
         why = f"it overrides the forward of {readers[0].__name__}, and may compute something else"
         return ClassPatch({}, {kind.__name__: why})
     if readers and not is_rebindable(kind.forward):
-        return ClassPatch({}, {kind.__name__: "its forward is wrapped in what stepnet cannot look into"})
+        return ClassPatch(
+            {}, {kind.__name__: "its forward is wrapped in a function that stepnet cannot inspect"}
+        )
     run, left = dict[str, FunctionPatch](), dict[str, str]()
     for name, theirs, row, owner in [*functions(kind), *methods(kind)]:
         if (why := difference(innermost(theirs), row, owner)) is None:
             run[name] = row
         else:
-            left[name] = f"this version of transformers has another one: {why}"
+            left[name] = f"this version of transformers has a different function: {why}"
     left |= {name: why for name, why in LEFT.items() if name in reads(kind.forward)}
     has_tokens = kind.__name__ in LAYERS and kind.__module__.startswith(FILES)
     if has_tokens and (why := layer_difference(kind)) is not None:

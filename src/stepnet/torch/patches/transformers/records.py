@@ -14,7 +14,7 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 FILES = "transformers.models."
-"""The package of the files of models. Files from elsewhere may mean other things by the same names."""
+"""The package with the files of models. In files from elsewhere the same names may mean other things."""
 PLAIN = torch.nn.Parameter, torch.Tensor
 MISSING = object()
 HOOKS = "_forward_hooks", "_forward_pre_hooks"
@@ -43,7 +43,7 @@ class FunctionPatch:
 
 
 @dataclass(frozen=True)
-class LayerPatch:
+class TokenLayer:
     """Layer of transformers whose single tokens run as one step.
 
     Parts are named by their paths in the layer; the layer itself is "".
@@ -78,7 +78,7 @@ class LayerPatch:
             part = part_of(module, parent)._modules.get(last)
             kind = class_of(part)
             if f"{kind.__module__}.{kind.__qualname__}" != wanted:
-                return f"{name} is a {kind.__module__}.{kind.__qualname__} and no {wanted}"
+                return f"{name} is a {kind.__module__}.{kind.__qualname__}, not a {wanted}"
             if any(part.__dict__[hooks] for hooks in HOOKS) or "forward" in part.__dict__:
                 return f"{name} has hooks or a forward of its own"
         for name in ("", *self.parts):

@@ -10,7 +10,7 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 LOWEST = -1e38
-"""The initial exponent of RWKV."""
+"""The exponent of RWKV before the first step."""
 
 
 def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:

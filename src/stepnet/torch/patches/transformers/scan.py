@@ -31,9 +31,9 @@ Step = Callable[[Any, Any, Any], Any]
 Shape = tuple[int, ...]
 
 LENGTHS = ContextVar[Any]("lengths", default=None)
-"""The number of steps of each sequence of the running call; None if no padding follows them."""
+"""Lengths of the sequences of the running call; None if there is no padding after them."""
 ENGINE = ContextVar[Any]("engine", default=AUTO)
-"""The engine of calls without gradients."""
+"""The engine that runs calls without gradients."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ScanKey:
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(kind: Kind) -> NetRun:
+def scan_of(kind: ScanKey) -> NetRun:
     """Compiles the net of a kind, once, with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
@@ -149,11 +149,11 @@ def is_single() -> bool:
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
-def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
+def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
     """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
     rows.
     """
-    single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
+    single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
     if single is None:
         single = Single(scan_of(kind).program, rows)
         single.bind(AUTO)

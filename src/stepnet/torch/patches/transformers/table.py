@@ -16,14 +16,14 @@ LAYERS = MIXERS | mamba.BLOCKS
 """Layers, and the blocks around them, whose tokens are one step."""
 
 WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})
-"""Functions for a whole layer at once, which kernels for other devices have. They give None where there is no
-kernel, and the layer goes on with its parts. stepnet's do so as well.
+"""Functions for a whole layer at once, from kernels for other devices. Without these kernels they are None,
+and the layer runs its parts one by one; stepnet's replacement is None too.
 """
 
-OWN = "its recurrence is written in its own class, and is no function that stepnet knows"
+OWN = "its recurrence is written inside its class, not as a function that stepnet can replace"
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
-"""Functions that stay PyTorch's, and the reasons."""
+"""Functions that are not replaced, each with the reason."""
 
 STATES = {
     "update_recurrent_state": OWN,
@@ -31,6 +31,6 @@ STATES = {
     "update_ssm_state": OWN,
     "update_conv_state": SLOWER,
 }
-"""Methods of caches by which a layer is known to run over steps, and the reason why it is left if none of its
-functions is in a table.
+"""Methods of caches whose use shows that a layer runs over steps, each with the reason why a layer without a
+function of a table is not replaced.
 """

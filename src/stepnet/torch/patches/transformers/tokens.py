@@ -18,8 +18,8 @@ from weakref import ref
 
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import is_transformed
-from stepnet.torch.patches.transformers.records import HOOKS, LayerPatch, class_of, part_of
-from stepnet.torch.patches.transformers.scan import ENGINE, Kind, scan_of
+from stepnet.torch.patches.transformers.records import HOOKS, TokenLayer, class_of, part_of
+from stepnet.torch.patches.transformers.scan import ENGINE, ScanKey, scan_of
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
@@ -28,19 +28,19 @@ from stepnet.torch.recording import is_recorded
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
 TOKEN = "_stepnets_token"
-"""The attribute of a layer for its `Token`. It is not copied and not pickled."""
+"""Attribute in which a layer keeps its prepared step for tokens. It is neither copied nor pickled."""
 get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
 class Seen:
-    """Record of all objects that `LayerPatch.refusal` looked at in a layer: while they are the same, its
+    """Record of all objects that `TokenLayer.refusal` looked at in a layer: while they are the same, its
     verdict holds.
 
     It is compared for each token, so positions are kept as mappings and keys, which are read without Python
     code. The layer itself is not referenced, because the layer references the object that runs its tokens.
     """
 
-    def __init__(self, layer: LayerPatch, module: Any) -> None:
+    def __init__(self, layer: TokenLayer, module: Any) -> None:
         self.own = ["activation", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
@@ -81,7 +81,7 @@ class Token:
         marks: Addresses and version counts of the parameters, to notice changes.
     """
 
-    def __init__(self, layer: LayerPatch, module: Any, states: Sequence[Any]) -> None:
+    def __init__(self, layer: TokenLayer, module: Any, states: Sequence[Any]) -> None:
         named = layer.parameters(module)
         self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
@@ -91,7 +91,7 @@ class Token:
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
         step = layer.step(*layer.options_of(module))
-        program = scan_of(Kind(step, (("x", (features,), dtype),), memories, params, dtype)).program
+        program = scan_of(ScanKey(step, (("x", (features,), dtype),), memories, params, dtype)).program
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
@@ -150,7 +150,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
         return None
     if has_global_hooks():
         return None
-    # It is removed for the time of this call: several threads may generate.
+    # The step is taken out for this call, as several threads may generate.
     token: Token | None = module.__dict__.pop(TOKEN, None)
     fits = token is not None and token.fits(module, states)
     if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:
@@ -169,7 +169,7 @@ def has_global_hooks() -> bool:
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
-def fits_step(layer: LayerPatch, module: Any, x: Any, states: Sequence[Any]) -> bool:
+def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
     """Tells whether input, parameters and states all lie on the CPU and have the same dtype."""
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(
