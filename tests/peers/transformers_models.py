@@ -36,12 +36,12 @@ from transformers.models.recurrent_gemma.modeling_recurrent_gemma import Recurre
 
 import stepnet.torch
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.torch.seams import modules as seam_modules
-from stepnet.torch.seams import scan as scans
-from stepnet.torch.seams import tokens
-from stepnet.torch.seams.check import flat, layer_difference
-from stepnet.torch.seams.layers import MIXERS
-from stepnet.torch.seams.rebound import innermost
+from stepnet.torch.patches.transformers import patch as patches
+from stepnet.torch.patches.transformers import scan as scans
+from stepnet.torch.patches.transformers import tokens
+from stepnet.torch.patches.transformers.check import flat, layer_difference
+from stepnet.torch.patches.transformers.rebind import innermost
+from stepnet.torch.patches.transformers.table import MIXERS
 
 transformers.logging.set_verbosity_error()
 WORDS, ROWS, STEPS, WIDTH = 23, 3, 7, 16
@@ -70,16 +70,16 @@ MAMBA_2 = {
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models. name: of its classes, before Config and ForCausalLM. layers: how many have seams.
+    """A family of models. name: of its classes, before Config and ForCausalLM. layers: how many are patched.
 
-    seams: of one of the layers. masks: those that its models take. words: how many generate draws; 0 for
-    models that cannot, as they are. token: the layer of which a token is one step; a block holds a layer of
-    those that are counted.
+    functions: of one of the layers that stepnet runs. masks: those that its models take. words: how many
+    generate draws; 0 for models that cannot, as they are. token: the layer of which a token is one step; a
+    block holds a layer of those that are counted.
     """
 
     name: str
     layers: int
-    seams: tuple[str, ...]
+    functions: tuple[str, ...]
     config: dict[str, Any] = field(default_factory=dict)
     masks: tuple[str, ...] = tuple(MASKS)
     model: str = ""
@@ -268,7 +268,7 @@ def in_float64() -> Iterator[None]:
     """transformers without its casts to float32, so that its models compute in float64 throughout."""
     files = [module for name, module in sys.modules.items() if name.startswith("transformers.models.")]
     own, narrow = [file for file in files if getattr(file, "torch", None) is torch], torch.Tensor.float
-    seam_modules.accelerated.cache_clear()
+    patches.accelerated.cache_clear()
     for file in own:
         file.torch = Wide()
     torch.Tensor.float = torch.Tensor.double
@@ -280,7 +280,7 @@ def in_float64() -> Iterator[None]:
         torch.Tensor.float = narrow
         for file in own:
             file.torch = torch
-        seam_modules.accelerated.cache_clear()
+        patches.accelerated.cache_clear()
 
 
 def both(family: Family, dtype: Any) -> tuple[Any, Any, Any]:
@@ -364,10 +364,10 @@ def counted() -> Iterator[list[str]]:
 @check
 def report(family: Family) -> None:
     _, _, done = both(family, torch.float32)
-    known = [seam_modules.seams_of(type(module).stepnets) for module in done.replaced.values()]
+    known = [patches.class_patch(type(module).stepnets.theirs) for module in done.replaced.values()]
     layers = [each for each in known if each.run]
     assert len(layers) == family.layers, f"replaced: {done}"
-    assert all(tuple(each.run) == family.seams for each in layers), f"{done}"
+    assert all(tuple(each.run) == family.functions for each in layers), f"{done}"
     kinds = [type(module).__name__ for module in done.replaced.values()]
     assert kinds.count(family.token) == (family.layers if family.token else 0), f"{done}"
     assert all(each.tokens for each in known) == bool(family.token), f"{done}"
@@ -451,8 +451,8 @@ def other_scan(scan: Any) -> Iterator[None]:
 
 def clear() -> None:
     """Forgets what is known of classes."""
-    seam_modules.seams_of.cache_clear()
-    seam_modules.accelerated.cache_clear()
+    patches.class_patch.cache_clear()
+    patches.accelerated.cache_clear()
 
 
 @alone
@@ -496,7 +496,7 @@ def what_is_left() -> None:
 
 
 @alone
-def recurrences_that_are_no_seams_are_named() -> None:
+def recurrences_without_a_function_are_named() -> None:
     options = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8, "intermediate_size": 8}
     model = transformers.MiniMaxForCausalLM(
         transformers.MiniMaxConfig(
@@ -513,6 +513,20 @@ def recurrences_that_are_no_seams_are_named() -> None:
         "model.layers.0.self_attn: left, its recurrence is written inside its class, not as a function that "
         "stepnet can replace"
     )
+
+
+@alone
+def without_the_patch_nothing_is_replaced() -> None:
+    model, known = MAMBA.made(torch.float32), stepnet.torch.patches.PATCHES
+    right = logits(model)
+    stepnet.torch.patches.PATCHES = {}
+    try:
+        done = stepnet.torch.accelerate(model)
+        assert not done.replaced
+        assert "no patches for layers of other libraries are installed" in str(done)
+        assert torch.equal(logits(model), right)
+    finally:
+        stepnet.torch.patches.PATCHES = known
 
 
 @alone

@@ -17,8 +17,8 @@ from stepnet import arrow
 from stepnet.compiler.targets.threads import threads
 from stepnet.errors import FileError, InputError, RefusedError
 from stepnet.ray import WorkerError, predict
+from stepnet.ray.options import PROCESS, pool, processors, worker_bytes
 from stepnet.ray.pickled import pickled
-from stepnet.ray.resources import PROCESS, pool, processors, worker_bytes
 from stepnet.ray.worker import ModelWorker
 
 TABLE = pa.Table.from_batches([batch_of()])

@@ -17,9 +17,9 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
-from stepnet.torch.seams.delta import torch_chunk_gated_delta_rule
-from stepnet.torch.seams.selective import mamba2_chunk_scan
-from stepnet.torch.seams.xlstm import mlstm
+from stepnet.torch.patches.transformers.delta_rule import torch_chunk_gated_delta_rule
+from stepnet.torch.patches.transformers.mamba import mamba2_chunk_scan
+from stepnet.torch.patches.transformers.xlstm import mlstm
 
 TIMES = 2
 """How much larger than that of the loop an error may be."""

@@ -2,8 +2,7 @@
 `run` for files and folders.
 """
 
-from stepnet.arrow.folders.running import run
-from stepnet.arrow.folders.summary import Progress, Summary
+from stepnet.arrow.folders.running import Progress, Summary, run
 from stepnet.arrow.predictor import Predictor, predict
 
 __all__ = ["Predictor", "Progress", "Summary", "predict", "run"]

@@ -1,12 +1,17 @@
-"""A list column as the sequences that a model takes.
+"""A list column as the sequences that a model takes, and the outputs of a model as a column.
 
     list<list<float>>                    steps of 12 numbers, or sequences of sequences of numbers: the model
     list<fixed_size_list<float>[12]>     steps of 12 numbers                                       says which
     large_list<dictionary<int64>>        steps of one token
 
+    Ragged [2 sequences, 64 features]    list<fixed_size_list<float>[64]>
+    array [2, 64]                        fixed_size_list<float>[64]
+    {"h": ..., "c": ...}                 struct<h: ..., c: ...>
+
 The type is checked once, when the column is chosen. The numbers are checked as they are read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,9 +19,18 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
-from stepnet.ragged.arrow import check_type, list_axes, numbers_of, parts_of
+from stepnet.ragged.arrow import (
+    check_type,
+    list_axes,
+    numbers_of,
+    parts_of,
+    pyarrow_module,
+    to_arrow,
+    with_nulls,
+)
 from stepnet.ragged.offsets import path_of
 
 Array = np.ndarray
@@ -150,3 +164,28 @@ def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
     """
     row, *path = path_of(position, offsets)
     return f"row {row + first}" + "".join(f", entry {index}" for index in path)
+
+
+def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> Any:
+    """Makes the Arrow column of a model's outputs. null: bool per row, True for a null; None for no nulls.
+
+    large: for each level, whether its lists have 64-bit offsets; taken from the input column, so that all
+    batches of a stream have one type. Raises `InputError` for no outputs, and for two outputs of one name.
+    """
+    leaves = list(named_leaves(outputs))
+    columns = {name: array_of(leaf, large) for name, leaf in leaves}
+    if not leaves:
+        raise InputError("the model gives no outputs, so there is nothing for a column")
+    if len(columns) < len(leaves):
+        twice = next(name for place, (name, _) in enumerate(leaves) if name in dict(leaves[:place]))
+        raise InputError(f"two outputs of the model are called `{twice}`; rename one of them")
+    if list(columns) == [""]:
+        return with_nulls(columns[""], null)
+    return with_nulls(pyarrow_module().StructArray.from_arrays([*columns.values()], [*columns]), null)
+
+
+def array_of(output: Any, large: Sequence[bool]) -> Any:
+    """Converts one output to an Arrow array."""
+    if isinstance(output, Ragged):
+        return to_arrow(output.values, output.offsets, large[: output.levels])
+    return to_arrow(output, ())

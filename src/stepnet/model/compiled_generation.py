@@ -24,6 +24,7 @@ from stepnet.model.by_symbol import symbol_tables
 from stepnet.model.compose import Stack
 from stepnet.model.control import next_piece
 from stepnet.model.decoder import Front, Writer
+from stepnet.model.executables import put_latest
 from stepnet.model.feedback import OWN, Choice, feedback
 from stepnet.model.feeds import Feed
 from stepnet.model.layers import Leaf, leaves_of
@@ -81,9 +82,7 @@ class Wired:
             made = made_for(writer, feed, parts, choice)
             if isinstance(made, str):
                 return made
-            if len(kept) >= MOST_KEPT:
-                kept.popitem(last=False)
-            kept[key] = made
+            put_latest(kept, key, made, MOST_KEPT)
         memories = [
             np.zeros((rows, *spec.shape), spec.dtype) if array is None else array
             for part, specs in zip(parts, made.memories, strict=True)

@@ -10,9 +10,8 @@ from stepnet.errors import InputError
 from stepnet.model.program import Asked
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.ray.installed import installed
-from stepnet.ray.options import check_options
+from stepnet.ray.options import check_options, pool, processors, worker_bytes
 from stepnet.ray.pickled import pickled
-from stepnet.ray.resources import pool, processors, worker_bytes
 from stepnet.ray.worker import ModelWorker
 
 Dataset: Any = installed("ray.data").Dataset

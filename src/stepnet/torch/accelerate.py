@@ -1,13 +1,14 @@
 """`accelerate`: makes stepnet run the recurrences of a PyTorch model, in place."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import InputError
 from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.layers import GRU, LSTM, RNN
+from stepnet.torch.patches import Origin, Patch, patches
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams import modules as seams
 from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import described
 
@@ -16,12 +17,7 @@ torch: Any = pytorch("torch")
 OURS: dict[Any, Any] = {
     getattr(torch.nn, ours.__name__): ours for ours in (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell)
 }
-
-
-NOTHING = (
-    "nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no layer of "
-    "transformers that runs over steps; a recurrence of your own is a stepnet.torch.Recurrence"
-)
+ALREADY = "it is stepnet's already"
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,6 @@ class Accelerated:
     Attributes:
         replaced: The layers that stepnet runs now, by their names in the model.
         left: The reasons why other recurrent layers were not replaced, by their names in the model; for
-            single
             functions of layers of transformers, by the name of the layer and of the function.
     """
 
@@ -42,13 +37,30 @@ class Accelerated:
     def undo(self) -> None:
         """Gives the replaced layers their classes of torch.nn or transformers back, in place."""
         for module in self.replaced.values():
+            origin = origin_of(type(module))
             module.__class__ = as_theirs(cast("Any", type(module)))
-            module.__dict__.pop(seams.KEPT, None)
+            for name in origin.state if origin is not None else ():
+                module.__dict__.pop(name, None)
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: {title(module)}" for name, module in self.replaced.items()]
         lines += [f"{name or 'the model'}: left, {why}" for name, why in self.left.items()]
-        return "\n".join(lines) or NOTHING
+        return "\n".join(lines) or nothing_replaced(patches())
+
+
+def nothing_replaced(known: Iterable[Patch]) -> str:
+    """Writes the report on a model without any layer that stepnet knows. known: the patches that were asked.
+
+    >>> print(nothing_replaced([]))
+    nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no patches for
+    layers of other libraries are installed; a recurrence of your own is a stepnet.torch.Recurrence
+    """
+    others = ", ".join(f"no {patch.layers}" for patch in known)
+    return (
+        "nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and "
+        f"{others or 'no patches for layers of other libraries are installed'}; "
+        "a recurrence of your own is a stepnet.torch.Recurrence"
+    )
 
 
 def title(module: Any) -> str:
@@ -56,10 +68,13 @@ def title(module: Any) -> str:
     that stepnet runs in it.
     """
     kind = cast("Any", type(module))
-    if not hasattr(kind, "stepnets"):
-        return str(kind.__name__)
-    known = seams.seams_of(kind.stepnets)
-    return f"{kind.__name__} ({', '.join([*known.run, *['tokens'] * known.tokens])})"
+    origin = origin_of(kind)
+    return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"
+
+
+def origin_of(kind: Any) -> Origin | None:
+    """Returns the origin of a class that a patch derived; None for other classes."""
+    return getattr(kind, "stepnets", None)
 
 
 def as_theirs(kind: Any) -> Any:
@@ -69,7 +84,7 @@ def as_theirs(kind: Any) -> Any:
     Then an equal class is derived from the class of torch.nn.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
-    theirs |= {base: base.stepnets for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
+    theirs |= {base: base.stepnets.theirs for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
     if kind in theirs:
         return theirs[kind]
     bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
@@ -114,59 +129,44 @@ def accelerate(model: Any) -> Accelerated:
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
     modules: list[tuple[str, Any]] = list(model.named_modules())
-    replaced, left, by_name = dict[str, Any](), dict[str, str](), dict(modules)
+    replaced, left, by_name, known = dict[str, Any](), dict[str, str](), dict(modules), patches()
     for name, module in modules:
-        if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
-            put_in(name, module, by_name[name.rpartition(".")[0]], replaced, left)
-            continue
-        why = refusal(module)
-        if why is None:
-            module.__class__ = OURS[type(module)]
-            replaced[name] = module
+        if isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            why = refusal(module)
+            kind, reasons = (OURS[type(module)], {}) if why is None else (None, {"": why})
         else:
-            left[name] = why
+            kind, reasons = other_layer(module, by_name[name.rpartition(".")[0]], known)
+        left |= {f"{name}.{function}".strip("."): why for function, why in reasons.items()}
+        if kind is not None:
+            module.__class__ = kind
+            replaced[name] = module
     return Accelerated(replaced, left)
 
 
-def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
-    """Replaces the functions that stepnet knows in one layer of transformers.
+def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:
+    """Asks patches about a module that is no layer of torch.nn; the first that knows it answers.
 
-    Adds the layer to `replaced`, or the reasons why it or some of its functions stay to `left`, both by
-    `name`. holder: the module that contains the layer; the layer itself if it is the whole model.
+    Returns the class that replaces the module's own, or None, and by name the reasons why functions of the
+    module are left; "" is the whole module. holder: the module that contains it; the module itself if it is
+    the whole model.
     """
     kind = cast("Any", type(module))
-    known = seams.seams_of(getattr(kind, "stepnets", kind))
-    why = seams.refusal(module, holder) if known else None
-    if why is not None:
-        left[name] = why
-        return
-    if not known and not known.left and (why := left_whole(module)) is not None:
-        left[name] = why
-    for function, reason in known.left.items():
-        left[f"{name}.{function}".lstrip(".")] = reason
-    if known:
-        module.__class__ = seams.accelerated(kind)
-        replaced[name] = module
-        if (reason := seams.tokens_left(module)) is not None:
-            left[f"{name}.forward".lstrip(".")] = reason
-
-
-def left_whole(module: Any) -> str | None:
-    """Returns the reason why a recurrent layer that is no layer of torch.nn, and that stepnet knows no
-    functions of, is left as it is; None for modules that are not recurrent.
-    """
-    kind = cast("Any", type(module))
-    known = {theirs.__name__ for theirs in OURS}
-    if getattr(module, "original_name", kind.__name__) in known:  # the class of what torch.jit.script makes
-        return f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"
-    return seams.without_seams(kind)
+    if origin_of(kind) is not None:
+        return None, {"": ALREADY}
+    answers = (patch.patched(module, holder) for patch in known)
+    if (answer := next((answer for answer in answers if answer is not None), None)) is not None:
+        return answer.kind, answer.left
+    if getattr(module, "original_name", kind.__name__) in {theirs.__name__ for theirs in OURS}:
+        # a class of its own, or one that torch.jit.script made
+        return None, {"": f"a {kind.__module__}.{kind.__qualname__} is another class than that of torch.nn"}
+    return None, {}
 
 
 def refusal(module: Any) -> str | None:
     """Returns the reason why a layer of torch.nn cannot be replaced by stepnet's; None if it can."""
     kind = cast("Any", type(module))
     if kind in OURS.values():
-        return "it is stepnet's already"
+        return ALREADY
     if kind not in OURS:
         return f"{kind.__name__} is a subclass, whose forward may compute something else"
     return dtypes_refused(module.parameters())

@@ -465,7 +465,7 @@ def test_rows_of_another_input_are_not_those_of_this_one(tmp_path: Path):
 def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from stepnet.arrow.folders import aside, earlier
+    from stepnet.arrow.folders import aside
 
     monkeypatch.setattr(aside, "GROUP", 5)
     for number in range(7):
@@ -473,8 +473,8 @@ def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
         written(tmp_path / "in" / f"{number}.parquet", pa.table({"id": range(4), "frames": rows}))
     output, bad = tmp_path / "out", tmp_path / "bad.parquet"
     arrow.run(tmp_path / "in", RNN, output, bad=bad)
-    before, read_groups, native = bad.read_bytes(), list[Path](), earlier.open_native
-    monkeypatch.setattr(earlier, "open_native", lambda path: read_groups.append(path) or native(path))
+    before, read_groups, native = bad.read_bytes(), list[Path](), aside.open_native
+    monkeypatch.setattr(aside, "open_native", lambda path: read_groups.append(path) or native(path))
     assert arrow.run(tmp_path / "in", RNN, output, bad=bad, resume=True).bad == 21
     assert len(read_groups) == 1 + 5  # the footer, and 21 rows in groups of 5
     assert bad.read_bytes() == before

@@ -6,12 +6,10 @@
     targets    writes files that appear complete or not at all
     plan       assigns parts of files to results, and finds results that exist
     sifting    runs rows, and separates those that cannot be run
-    earlier    rows that an earlier run set aside
-    aside      the file of rows that are set aside
+    aside      the file of rows that are set aside, of this run and of the resumed one
     pipeline   reads, runs and writes at the same time
     request    checks the arguments of a run and lists its jobs
-    summary    the report and the progress of a run
-    running    `run`
+    running    `run`, its progress and its report
 
 There is no journal: the results in the output folder record what is done. A result is written under another
 name, and renamed when it is complete.

@@ -1,10 +1,10 @@
-"""`run`: a model over files, folders and globs of Parquet and Arrow files."""
+"""`run`: a model over files, folders and globs of Parquet and Arrow files; its progress and its report."""
 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from typing import Any
 from stepnet.arrow.folders.aside import RejectedRows
 from stepnet.arrow.folders.listing import Listing, listing
 from stepnet.arrow.folders.marks import ResultRecord
-from stepnet.arrow.folders.pipeline import RunCounts, WriteOptions, run_jobs
-from stepnet.arrow.folders.plan import ResultsPlan, check_targets, plan_file, plan_folder, whole_part
-from stepnet.arrow.folders.request import Destination, RunRequest, list_column, parquet_path
-from stepnet.arrow.folders.summary import Progress, Summary
+from stepnet.arrow.folders.pipeline import Counts, WriteOptions, run_jobs
+from stepnet.arrow.folders.plan import Plan, check_targets, plan_file, plan_folder, whole_part
+from stepnet.arrow.folders.request import Place, Work, list_column, parquet_path
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
@@ -26,6 +25,62 @@ from stepnet.model.file import FileModel
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import list_axes
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run.
+
+    done, total: bytes of inputs, including those of results that existed before. sequences: the number of
+    sequences that were run.
+    """
+
+    done: float
+    total: float
+    sequences: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The report of a run.
+
+    files, results: the numbers of inputs and results, including those of earlier runs. before: the number of
+    results that existed already. sequences, steps: those of this run, without rows that were set aside.
+    features: the numbers of an output. bad: the number of rows that were set aside, including earlier runs.
+    passed_over: the number of files in folders that are no tables. seconds: the time of this run. left_out:
+    the layers and arrays of the model file that were not run.
+    """
+
+    files: int
+    results: int
+    before: int
+    sequences: int
+    steps: int
+    features: int
+    bad: int
+    passed_over: int
+    seconds: float
+    sequences_per_second: float
+    output: str
+    left_out: tuple[str, ...] = ()
+
+    def text(self, bad: str | Path | None = None) -> str:
+        """Formats the report as text. bad: the path of the rows that were set aside."""
+        counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
+        output = printable(self.output)
+        where = output if self.results == 1 else f"{self.results} files in {output}"
+        lines = [
+            f"{counts} in {where}, after {self.seconds:.2f} s ({self.sequences_per_second:.0f} a second)"
+        ]
+        if self.left_out:
+            lines.append(f"recurrent layers alone; left out: {', '.join(self.left_out)}")
+        if self.before:
+            lines.append(f"{self.before} of {self.results} results were there already")
+        if self.bad:
+            lines.append(f"{self.bad} rows were set aside in {printable(str(bad))}")
+        if self.passed_over:
+            lines.append(f"{self.passed_over} other files were passed over")
+        return "\n".join(lines)
 
 
 def run(

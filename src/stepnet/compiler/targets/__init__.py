@@ -5,7 +5,7 @@ Each part of a schedule runs on the first engine that does not refuse that part.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import together
@@ -13,10 +13,8 @@ from stepnet.compiler.targets.base import Bound, Call, EarlyEnds, Engine, Frozen
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.fork_guard import run_without_fork
 from stepnet.compiler.values.arguments import shown
-from stepnet.errors import InputError, LibraryError, RefusedError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from stepnet.compiler.values.entry_points import installed, loaded
+from stepnet.errors import InputError, RefusedError
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
@@ -67,37 +65,18 @@ GROUP = "stepnet.targets"
 
 @cache
 def engine(name: str) -> Engine:
-    """Makes, once, the engine with a name of the table, or of an installed package."""
-    return run_without_fork(ENGINES.get(name) or loaded(installed()[name]))
-
-
-@cache
-def installed() -> "Mapping[str, EntryPoint]":
-    """Returns the entry points of engines from installed packages, by name."""
-    from importlib.metadata import entry_points  # it takes time, and few processes name such an engine
-
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in ENGINES}
-
-
-def loaded(point: "EntryPoint") -> Callable[[], Engine]:
-    """Imports the function of an entry point; raises `LibraryError` if it cannot be imported."""
-    try:
-        return cast("Callable[[], Engine]", point.load())
-    except (ImportError, AttributeError) as error:
-        raise LibraryError(
-            f"the engine {point.name!r} cannot be imported from {point.value}: {error}; repair or remove the "
-            "package that has it"
-        ) from error
+    """The engine with a name of the table, or of an installed package."""
+    return run_without_fork(ENGINES.get(name) or loaded(installed(GROUP)[name], "engine"))
 
 
 def engine_names() -> tuple[str, ...]:
-    """Returns the names that `engine=` accepts, besides "auto"."""
-    return (*ENGINES, *installed())
+    """The names that `engine=` takes, besides "auto"."""
+    return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 
 def engine_named(name: str) -> Engine:
-    """Returns the engine called `name`; raises `InputError` for any other name."""
-    if name not in ENGINES and name not in installed():
+    """The engine called `name`; raises `InputError` for any other name."""
+    if name not in ENGINES and name not in installed(GROUP):
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
     return engine(name)

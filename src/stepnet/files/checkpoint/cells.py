@@ -7,6 +7,10 @@ When TensorFlow 2 turns a variable into a constant, it names it after the operat
 `Read_1` or `Cast`. The expressions of loops (expressions.py) are compared with those of Keras' cells. If only
 the matrices are recognised and not the expression, the user is asked for the layout.
 
+`compiler/plan/recognise` would find these cells in any spelling, but it reads nets with known shapes, and
+gives arrays of stepnet's own cells, computed from the constants. Here shapes are unknown except those of the
+kernels, and the result names the file's own arrays in Keras' layout.
+
 Source: layers/rnn of Keras 3.15 and tf_keras 2.21.
 """
 

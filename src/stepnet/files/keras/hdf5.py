@@ -1,7 +1,9 @@
 """Reads arrays and attributes from an HDF5 file, without the HDF5 library.
 
-1  The HDF5 library loops forever on some damaged files, so it is not used. The forms that Keras and h5py
-   write are read; some forms that only libver="latest" writes are refused by name.
+1  The HDF5 library is not used, because damaged files end its process or stop it. Of 20,000 files of h5py,
+   cut or with up to 16 changed bytes, HDF5 2.0 ended it by a segmentation fault at 3, and did not return
+   within 10 seconds at 16. The forms that Keras and h5py write are read; some forms that only libver="latest"
+   writes are refused by name.
 2  Nothing outside the file is read: links to other files, soft links, external storage and virtual arrays are
    refused.
 3  Every byte of the file is read at most once. Memory is allocated only for the stored bytes, times 1032 for

@@ -1,4 +1,9 @@
-"""ONNX nodes computed on constants: a table of those that move numbers, and of those that compute shapes."""
+"""ONNX nodes computed on constants: a table of those that move numbers, and of those that compute shapes.
+
+The operators in `importers/` have rules for constants as well, for models that are run, and compute with
+them. To read weights they are only moved, into memory that is counted and bounded by the size of the file
+(`store.py`).
+"""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
-"""Methods that read other globals: how one module runs ours, and all others of its class do not.
+"""Copies of methods that read other globals, so that one module runs stepnet's functions and no other does.
 
     def forward(self, ...):                      the same code, whose globals are those of its file,
         y = mamba_selective_scan(...)     ->     but for mamba_selective_scan
 
-The file of transformers stays as it is. Where decorators wrap a method they are made anew around the copy.
+The file of transformers stays as it is. Decorators around a method are copied as well, around the copy.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,10 +11,10 @@ import pytest
 import torch
 from tolerance import assert_close
 
-from stepnet.torch.seams.delta import torch_chunk_gated_delta_rule
-from stepnet.torch.seams.scan import LENGTHS
-from stepnet.torch.seams.selective import mamba2_chunk_scan
-from stepnet.torch.seams.xlstm import mlstm
+from stepnet.torch.patches.transformers.delta_rule import torch_chunk_gated_delta_rule
+from stepnet.torch.patches.transformers.mamba import mamba2_chunk_scan
+from stepnet.torch.patches.transformers.scan import LENGTHS
+from stepnet.torch.patches.transformers.xlstm import mlstm
 
 ROWS, STEPS = 2, 3
 

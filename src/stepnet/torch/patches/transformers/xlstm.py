@@ -1,4 +1,4 @@
-"""What stands in for `xLSTMBackend.forward` of transformers: the recurrence of the mLSTM.
+"""xLSTM: the recurrence of the mLSTM, `xLSTMBackend.forward` of transformers.
 
 With gradients it is a linear recurrence of a longer value: the sum of keys n is one more row of the state.
 
@@ -7,17 +7,31 @@ With gradients it is a linear recurrence of a longer value: the sum of keys n is
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from stepnet.cells.xlstm import divided
+from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.records import FunctionPatch
+from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.adjoints import Decayed, in_one_dtype, is_for
-from stepnet.torch.seams.scan import scans
-from stepnet.torch.seams.steps import MatrixLSTM
 
 torch: Any = pytorch("torch")
 NEAR = 32.0
-"""The largest difference of exponents: float32 holds exp of -87, and half of that leaves room for its digits.
-"""
+"""The largest difference of two exponents. float32 holds exp(-87); half of that leaves room for digits."""
+
+
+@dataclass(frozen=True)
+class MatrixLSTM:
+    """Step of the mLSTM, whose memory is (C, n, m). eps: added to the divisor of outputs."""
+
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output and the next memory."""
+        query = x["q"] * x["q"].shape[-1] ** -0.5
+        output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
+        return output / (over + self.eps)[..., None], tuple(after.values())
 
 
 def mlstm(
@@ -43,11 +57,11 @@ def mlstm(
         query: [batch, heads, time, key].
         key: As query.
         value: [batch, heads, time, value].
-        igate: What goes into exp [batch, heads, time].
-        fgate: What goes into the sigmoid, as igate.
-        c_initial: The state to begin with [batch, heads, key, value], or none.
-        n_initial: The sum of the keys [batch, heads, key], or none.
-        m_initial: The exponent that both are divided by [batch, heads, 1], or none.
+        igate: The argument of the input gate's exp [batch, heads, time].
+        fgate: The argument of the forget gate's sigmoid, as igate.
+        c_initial: The initial state [batch, heads, key, value], or none.
+        n_initial: The initial sum of the keys [batch, heads, key], or none.
+        m_initial: The initial exponent that both are divided by [batch, heads, 1], or none.
         return_last_states: Of a mode "train"; None is the configuration's.
         mode: "inference" or one of "train"; None is the configuration's.
     """
@@ -59,7 +73,7 @@ def mlstm(
     if is_for(*x.values(), *states):
         outputs, *last = with_gradients(x, states, shapes, self.config.eps)
     else:
-        outputs, *last = scans(MatrixLSTM(self.config.eps), x, states, shapes, {})
+        outputs, *last = scan(MatrixLSTM(self.config.eps), x, states, shapes, {})
     outputs = outputs.transpose(1, 2).to(query.dtype)
     if "train" in (self.config.mode if mode is None else mode):
         wanted = self.config.return_last_states if return_last_states is None else return_last_states
@@ -96,3 +110,12 @@ def with_gradients(
     last = last / scale[:, -1, :, None, None]
     states = last[..., :-1, :].mT, last[..., -1, :], most[:, -1].clone()
     return y[..., :-1] / divisor, *states
+
+
+METHODS = {
+    "xLSTMBackend.forward": FunctionPatch(
+        mlstm,
+        "query:bhtk key:bhtk value:bhtv igate:bht fgate:bht c_initial:bhkv n_initial:bhk m_initial:bh1",
+        config=(("chunk_size", 2), ("eps", 0.5)),
+    ),
+}

@@ -3,10 +3,10 @@
     h = a h + u B         y = h C                      forward, and again with B, u and dy as u, B and C: dC
     G = K + dy C          du = G B         K = a G     backward, and with the other axis of G read: dB
 
-What the generic gradient reads of every step, a matrix, is 33 MB for 256 steps of 8 heads of 64 x 64. Each
-line here is a recurrence of its own over vectors, whose matrix stays in the nearest cache. The gradient of a
-decay, d log(a[t]), is the sum of all products of a h[t - 1] and G[t]; of neighbouring steps these differ by
-products of vectors, so that it is a sum over the later steps:
+The generic gradient saves a matrix of every step: 33 MB for 256 steps of 8 heads of 64 x 64. Each line here
+is a recurrence of its own over vectors, whose matrix stays in the nearest cache. The gradient of a decay, d
+log(a[t]), is the sum of all products of a h[t - 1] and G[t]; of neighbouring steps these differ by products
+of vectors, so that it is a sum over the later steps:
 
     d log(a[t]) = d log(a[t + 1]) + dy[t] (a h[t - 1] C[t]) - u[t] (K[t] B[t])
 
@@ -28,8 +28,8 @@ from typing import Any
 
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
+from stepnet.torch.patches.transformers.scan import LENGTHS, dtype_of, own, scan_in
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import LENGTHS, dtype_of, own, scans_in
 
 torch: Any = pytorch("torch")
 
@@ -46,7 +46,7 @@ def is_for(*tensors: Any) -> bool:
 def in_one_dtype(
     x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Casts inputs and memories to the dtype of the computation, as `scans` takes them; zeros for a memory
+    """Casts inputs and memories to the dtype of the computation, as `scan` takes them; zeros for a memory
     None.
 
     shapes: the shape of one row of each memory. Returns the inputs by name, and memories [rows, *shape].
@@ -171,17 +171,12 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     return outputs, written(before, x["u"], k)
 
 
-# ---- what PyTorch runs -------------------------------------------------------------------------------------
+# ---- functions of PyTorch ----------------------------------------------------------------------------------
 
 
 def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
     """Runs a step over [rows, steps, ...]; returns outputs and last memory, in the memory's dtype."""
-    return scans_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
-
-
-def run_back(step: Any, memory: Any, **x: Any) -> list[Any]:
-    """Runs a step from the last step to the first; returns its outputs and the last memory."""
-    return run(step, memory, reverse=True, **x)
+    return scan_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
 def later(differences: Any, last: Any) -> Any:
@@ -209,8 +204,8 @@ class Decayed(torch.autograd.Function):
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()
-        du, _, dfirst = run_back(decayed_back, dlast, a=a, u=dy, B=C, C=B, z=u)
-        dB, back, _ = run_back(decayed_back, dlast.mT.double(), a=a, u=C, B=dy, C=u, z=B)
+        du, _, dfirst = run(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
+        dB, back, _ = run(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
         dC, again, last = run(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
         dg = later(again - back, (dlast.mT * last).sum((-2, -1)))
         return dg.to(g.dtype), du, dB, dC, dfirst
@@ -240,9 +235,9 @@ class Corrected(torch.autograd.Function):
         a, first, dlast = g.exp(), first.double(), dlast.double()
         if torch.is_grad_enabled():  # for a gradient of this gradient w has one, too
             _, w, _ = run(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
-        d, dfirst = run_back(corrected_back, dlast, q=q, k=k, a=a, beta=beta, do=do)
+        d, dfirst = run(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
         u, e = beta[..., None] * w, beta[..., None] * d
-        writes, back, _ = run_back(keys_back, dlast.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        writes, back, _ = run(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
         dq, reads, again, last = run(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
         ended = (dlast * last.mT).sum(-1)
         dg = later(again - back, ended if g.dim() == 4 else ended.sum(-1))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.torch.patches.transformers.scan import LENGTHS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.seams.scan import LENGTHS
 
 torch: Any = pytorch("torch")
 
@@ -38,20 +38,15 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     With a cache they do not skip it: transformers keeps in the cache the states after the padding.
     """
-    parameters = list(inspect.signature(forward).parameters)
-    if "attention_mask" not in parameters:
+    signature = inspect.signature(forward)
+    if "attention_mask" not in signature.parameters:
         return forward
-    cache, mask = (
-        parameters.index(name) - 1 if name in parameters else None
-        for name in ("cache_params", "attention_mask")
-    )
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Sets `LENGTHS` from the mask while the layer's forward runs."""
-        lengths = None
-        if argument("cache_params", cache, args, kwargs) is None and not is_recorded():
-            lengths = lengths_of(argument("attention_mask", mask, args, kwargs))
+        given = kwargs | signature.bind_partial(self, *args, **kwargs).arguments
+        is_plain = given.get("cache_params") is None and not is_recorded()
+        lengths = lengths_of(given.get("attention_mask")) if is_plain else None
         if lengths is None and LENGTHS.get() is None:
             return forward(self, *args, **kwargs)
         token = LENGTHS.set(lengths)
@@ -61,12 +56,3 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
             LENGTHS.reset(token)
 
     return measured
-
-
-def argument(name: str, place: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns an argument of a call by position or by name; None if it was not given. place: None for no
-    position.
-    """
-    if place is not None and place < len(args):
-        return args[place]
-    return kwargs.get(name)

@@ -1,4 +1,4 @@
-"""A single step of a net over tensors, prepared once: calls of one step are mostly preparation.
+"""A single step of a net over tensors, prepared once: most of the time of such a call is its preparation.
 
 x [rows, 1, ...], memories  --copied-->  arrays of its own  --run-->  arrays of its own  --read-->  results
 """
@@ -12,10 +12,7 @@ from stepnet.compiler.targets import Bound, Order, Results
 from stepnet.model.nets import call_on, parameters
 from stepnet.model.program import NetProgram
 from stepnet.torch.function import call_in, tensor_of, view_of
-from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import dense_batch
-
-torch: Any = pytorch("torch")
 
 
 class Single:

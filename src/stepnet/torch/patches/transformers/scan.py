@@ -1,4 +1,4 @@
-"""A step run over tensors [batch, time, ...], with gradients: what every seam does.
+"""A step run over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
 
     x [batch, time, ...], memory [batch, ...], parameters  --scan-->  outputs [batch, time, ...], last memory
 
@@ -17,12 +17,13 @@ import numpy as np
 
 from stepnet.compiler.trace.step import Spec
 from stepnet.model.batch import Batch
+from stepnet.model.executables import put_latest
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.program import NetProgram
 from stepnet.model.recurrence import RNN
 from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
+from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.single import Single
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
 
 torch: Any = pytorch("torch")
@@ -39,11 +40,8 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
-    inputs: (name, shape, dtype) in order.
-    memories: the shape of each.
-    params: (name, shape) in order.
-    dtype: of memories and parameters.
-    reverse: whether the recurrence runs from the last step to the first.
+    inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
+    of memories and parameters. reverse: whether the recurrence runs from the last step to the first.
     """
 
     step: Step
@@ -82,21 +80,6 @@ def scan(
     memories: Sequence[Any],
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
-) -> tuple[Any, list[Any]]:
-    """Runs a step with one output over tensors [batch, time, ...]; returns this output and the last memories.
-
-    Arguments are those of `scans`.
-    """
-    outputs, *last = scans(step, x, memories, shapes, params)
-    return outputs, last
-
-
-def scans(
-    step: Step,
-    x: Mapping[str, Any],
-    memories: Sequence[Any],
-    shapes: Sequence[Shape],
-    params: Mapping[str, Any],
 ) -> list[Any]:
     """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
     memories.
@@ -112,10 +95,10 @@ def scans(
         params: The parameters by name.
     """
     dtype = dtype_of(next(iter(x.values())))
-    return scans_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
+    return scan_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
 
 
-def scans_in(
+def scan_in(
     dtype: Any,
     step: Step,
     x: Mapping[str, Any],
@@ -124,7 +107,7 @@ def scans_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs a step like `scans`, but with memories and parameters in `dtype`, and inputs in the dtypes they
+    """Runs a step like `scan`, but with memories and parameters in `dtype`, and inputs in the dtypes they
     have.
 
     reverse: whether the recurrence runs from the last step to the first.
@@ -176,9 +159,7 @@ def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any
         single.bind(AUTO)
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
-    SINGLES[kind, rows] = single
-    while len(SINGLES) > MOST_KEPT:
-        SINGLES.popitem(last=False)
+    put_latest(SINGLES, (kind, rows), single, MOST_KEPT)
     return results
 
 

@@ -1,33 +1,75 @@
-"""One token through a whole layer: what `generate` runs most, as a single step of stepnet.
+"""One token through a whole layer as a single step of stepnet: most of the work of `generate`.
 
     norm, in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj, sum      50 operations of PyTorch
         ->  one call of machine code on arrays that are laid out once for each cache
 
-`layers` says which layers have such a step: mixers, and the blocks around them.
+The rows of `table.LAYERS` are the layers with such a step: mixers, and the blocks around them.
 
-A layer does so where its parts are plain layers of torch.nn with plain parameters, without hooks; that is
-looked at for each token. The states are read from the cache and written back there. Parameters are taken when
-a cache is new, and anew where there is another one or PyTorch counts a change.
+A layer runs so if its parts are plain layers of torch.nn and transformers with plain parameters, without
+hooks; this is checked for each token. States are read from the cache and written back there. Parameters are
+packed for a new cache, and again for another cache or when PyTorch counts a change.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 from weakref import ref
 
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import is_transformed
+from stepnet.torch.patches.transformers.records import HOOKS, TokenLayer, class_of, part_of
+from stepnet.torch.patches.transformers.scan import ENGINE, ScanKey, scan_of
+from stepnet.torch.patches.transformers.single import Single
+from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.seams.layers import LAYERS, Seen, TokenLayer, part_of
-from stepnet.torch.seams.scan import ENGINE, ScanKey, scan_of
-from stepnet.torch.seams.single import Single
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
-KEPT = "_stepnets_token"
+TOKEN = "_stepnets_token"
 """Attribute in which a layer keeps its prepared step for tokens. It is neither copied nor pickled."""
+get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
+
+
+class Seen:
+    """Record of all objects that `TokenLayer.refusal` looked at in a layer: while they are the same, its
+    verdict holds.
+
+    It is compared for each token, so positions are kept as mappings and keys, which are read without Python
+    code. The layer itself is not referenced, because the layer references the object that runs its tokens.
+    """
+
+    def __init__(self, layer: TokenLayer, module: Any) -> None:
+        self.own = ["activation", "_modules", "_parameters"]
+        self.own += [name for part, name in layer.options if not part]
+        self.own_values = [module.__dict__.get(name) for name in self.own]
+        self.parts: list[Any] = [part_of(module, name) for name in layer.parts]
+        self.kinds = [class_of(part) for part in self.parts]
+        self.hooks = [part.__dict__[hooks] for part in self.parts for hooks in HOOKS]
+        places = [
+            (part.__dict__, key)
+            for part in self.parts
+            for key in ("activation", "forward", "_modules", "_parameters", *HOOKS)
+        ]
+        places += [(part_of(module, part).__dict__, name) for part, name in layer.options if part]
+        for name in layer.parts:
+            parent, _, last = name.rpartition(".")
+            places.append((part_of(module, parent)._modules, last))
+        places += [(part_of(module, part)._parameters, name) for part, name in layer.names.values()]
+        self.mappings: list[dict[str, Any]] = [mapping for mapping, _ in places]
+        self.keys = [key for _, key in places]
+        self.values = [mapping.get(key) for mapping, key in places]
+
+    def holds(self, module: Any) -> bool:
+        """Tells whether the layer still has the same parts, parameters, options and hooks."""
+        own: dict[str, Any] = module.__dict__
+        return (
+            all(map(is_, map(own.get, self.own), self.own_values))
+            and all(map(is_, map(get, self.mappings, self.keys), self.values))
+            and all(map(is_, [class_of(part) for part in self.parts], self.kinds))
+            and not any(self.hooks)
+        )
 
 
 class Token:
@@ -39,18 +81,17 @@ class Token:
         marks: Addresses and version counts of the parameters, to notice changes.
     """
 
-    def __init__(self, layer: str, module: Any, states: Sequence[Any]) -> None:
-        named = LAYERS[layer].parameters(module)
+    def __init__(self, layer: TokenLayer, module: Any, states: Sequence[Any]) -> None:
+        named = layer.parameters(module)
         self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
-        dtype, features = DTYPES[self.dtype], self.tensors[0].shape[1]
-        self.seen, options = Seen(LAYERS[layer], module), LAYERS[layer].options_of(module)
+        dtype, features = DTYPES[self.dtype], named["in_proj"].shape[1]
+        self.seen = Seen(layer, module)
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
-        program = scan_of(
-            ScanKey(LAYERS[layer].step(*options), (("x", (features,), dtype),), memories, params, dtype)
-        ).program
+        step = layer.step(*layer.options_of(module))
+        program = scan_of(ScanKey(step, (("x", (features,), dtype),), memories, params, dtype)).program
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
@@ -92,33 +133,34 @@ def marks_of(tensors: Sequence[Any]) -> list[int]:
     return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
-def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
+def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     """Runs a single token through a whole layer as one step, prepared at the first token of a cache.
 
-    Returns the output, or None if the layer has to run part by part. layer: its name in `LAYERS`. cache: the
+    Returns the output, or None if the layer has to run part by part. name: its key in `LAYERS`. cache: the
     object of transformers that holds the layer's states.
     """
     if torch.is_grad_enabled() or is_recorded():
         return None
     if is_transformed() or torch.is_autocast_enabled("cpu"):
         return None
-    index = part_of(module, LAYERS[layer].cached).layer_idx
+    layer = LAYERS[name]
+    index = part_of(module, layer.cached).layer_idx
     states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
     if any(state is None for state in states) or cache.is_recording_past(index):
         return None
     if has_global_hooks():
         return None
     # The step is taken out for this call, as several threads may generate.
-    kept: Token | None = module.__dict__.pop(KEPT, None)
-    fits = kept is not None and kept.fits(module, states)
-    if kept is None or not fits or not kept.follows(states) or x.dtype != kept.dtype:
-        if LAYERS[layer].refusal(module) is not None or not fits_step(LAYERS[layer], module, x, states):
+    token: Token | None = module.__dict__.pop(TOKEN, None)
+    fits = token is not None and token.fits(module, states)
+    if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:
+        if layer.refusal(module) is not None or not fits_step(layer, module, x, states):
             return None
-        if kept is None or not fits:
-            kept = Token(layer, module, states)
-        kept.follow(states)
-    output = kept(x, states)
-    module.__dict__[KEPT] = kept
+        if token is None or not fits:
+            token = Token(layer, module, states)
+        token.follow(states)
+    output = token(x, states)
+    module.__dict__[TOKEN] = token
     return output
 
 
@@ -135,17 +177,18 @@ def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> 
     )
 
 
-def with_tokens(layer: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's forward so that a single token with a cache runs as one step."""
+def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a layer's forward so that a single token with a cache runs as one step. name: its key in
+    `LAYERS`.
+    """
 
     @functools.wraps(forward)
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Runs a single token as one step if possible, and calls the layer's own forward otherwise."""
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
-            output = token_of(layer, self, hidden_states, cache_params)
+            output = token_of(name, self, hidden_states, cache_params)
             if output is not None:
                 return output
         return forward(self, hidden_states, cache_params, attention_mask, **kwargs)

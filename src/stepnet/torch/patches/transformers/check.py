@@ -1,64 +1,61 @@
-"""Whether a function of transformers computes what ours does: both are run on a few numbers.
+"""Checks that functions and layers of transformers compute the same as stepnet's: both run on a few numbers.
 
     hidden_states:bct A:cn ...  -->  tensors of random numbers  -->  theirs(...), ours(...)  -->  compared
 
-A release of transformers may change a function and keep its name and arguments. This sees it when a model is
-accelerated, where else results would be wrong.
+A release of transformers may change a function and keep its name and arguments. The check runs when a model
+is accelerated, so that such a function is left unchanged.
 """
 
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets import checked_engine
+from stepnet.torch.patches.transformers.records import FunctionPatch
+from stepnet.torch.patches.transformers.scan import ENGINE, LENGTHS
+from stepnet.torch.patches.transformers.table import LAYERS
+from stepnet.torch.patches.transformers.tokens import Token
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.layers import LAYERS
-from stepnet.torch.seams.scan import ENGINE, LENGTHS
-from stepnet.torch.seams.table import Seam
-from stepnet.torch.seams.tokens import Token
 
 torch: Any = pytorch("torch")
 SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
 """The size of the axis of each letter."""
 NEGATIVE = ("A", "g")
+"""The tensors whose numbers are negative."""
 INTERPRET = checked_engine("interpret")
 
 
 @lru_cache
-def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None:
+def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> str | None:
     """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
     equal.
 
     theirs: the function without the decorators that look for kernels.
     owner: the class whose method it is, or None for a plain function.
     """
-    names, ours = (named(function) for function in (theirs, seam.ours))
+    names, ours = (named(function) for function in (theirs, patch.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
-    first = () if owner is None else (owner(config_of(owner, seam.config)) if seam.config else None,)
-    given, known = (tensors(seam) for _ in range(2))
+    first = () if owner is None else (owner(config_of(owner, patch.config)) if patch.config else None,)
+    given, known = (tensors(patch) for _ in range(2))
     with torch.no_grad():
         before = [(ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None))]
         try:
-            results = flat(theirs(*first, **given)), flat(seam.ours(*first, **known))
+            results = flat(theirs(*first, **given)), flat(patch.ours(*first, **known))
         finally:
             for variable, token in before:
                 variable.reset(token)
-    pairs = zip([*results[0], *flat(given)], [*results[1], *flat(known)], strict=True)
-    most = 4 * tolerance("float32", length=SIZES["t"], width=SIZES["k"])
-    for number, (x, y) in enumerate(pairs):
-        if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
-            return f"its result {number} differs from stepnet's for the same inputs"
-    return None
+    number = first_apart([*results[0], *flat(given)], [*results[1], *flat(known)], SIZES["k"])
+    return None if number is None else f"its result {number} differs from stepnet's for the same inputs"
 
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Compares tokens of a class of layers with its step in `layers.LAYERS`; returns how they differ, None if
+    """Compares tokens of a class of layers with its step in `table.LAYERS`; returns how they differ, None if
     equal.
 
     A small layer with random numbers runs three tokens itself, and then a fourth one both ways.
@@ -77,19 +74,26 @@ def layer_difference(kind: Any) -> str | None:
         before = [state.clone() for state in states]
         engine = ENGINE.set(INTERPRET)
         try:
-            token = Token(kind.__name__, module, before)
+            token = Token(layer, module, before)
             token.follow(before)
             ours = token(words[:, 3:], before)
         finally:
             ENGINE.reset(engine)
         theirs = module(words[:, 3:], cache_params=cache)
-    most = 4 * tolerance("float32", length=SIZES["t"], width=config.hidden_size)
-    for x, y in zip((theirs, *states), (ours, *before), strict=True):
+    if first_apart((theirs, *states), (ours, *before), config.hidden_size) is None:
+        return None
+    return "this version of transformers has a different layer: its result for a token differs from stepnet's"
+
+
+def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:
+    """Finds the first pair of tensors that differ by more than rounding; returns its index, None if none do.
+
+    width: the number of terms in the sums of a step.
+    """
+    most = 4 * tolerance("float32", length=SIZES["t"], width=width)
+    for number, (x, y) in enumerate(zip(theirs, ours, strict=True)):
         if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
-            return (
-                "this version of transformers has a different layer: its result for a token differs from "
-                "stepnet's"
-            )
+            return number
     return None
 
 
@@ -99,19 +103,18 @@ def config_of(kind: Any, options: Any) -> Any:
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
-def named(function: Callable[..., Any]) -> list[str]:
+@lru_cache
+def named(function: Callable[..., Any]) -> tuple[str, ...]:
     """Lists the names of a function's arguments without **kwargs."""
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
 
 
-def tensors(seam: Seam) -> dict[str, Any]:
-    """Makes the arguments for comparing a function: random tensors of the sizes of a seam, always the same
-    ones.
-    """
+def tensors(patch: FunctionPatch) -> dict[str, Any]:
+    """Makes the arguments for comparing a function: random tensors, equal each time, of its row's sizes."""
     random = torch.Generator().manual_seed(0)
-    arguments = dict(seam.options)
-    for name, _, letters in (word.rpartition(":") for word in seam.sizes.split()):
+    arguments = dict(patch.options)
+    for name, _, letters in (word.rpartition(":") for word in patch.sizes.split()):
         own = [1 if letter.isupper() else SIZES[letter] for letter in letters]
         whole = [SIZES[letter.lower()] for letter in letters]
         numbers = torch.rand(own, generator=random) - (1.0 if name in NEGATIVE else 0.0)

@@ -1,0 +1,31 @@
+"""Entry points, by which other packages add parts to stepnet: `stepnet.targets` and `stepnet.patches`."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from stepnet.errors import LibraryError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@cache
+def installed(group: str) -> "Mapping[str, EntryPoint]":
+    """Finds the entry points of a group in all installed packages; returns them by name."""
+    from importlib.metadata import entry_points  # it takes time, and few processes need it
+
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def loaded(point: "EntryPoint", noun: str) -> Any:
+    """Imports the object of an entry point; raises `LibraryError` if it cannot be imported. noun: its kind,
+    for the message.
+    """
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise LibraryError(
+            f"the {noun} {point.name!r} cannot be imported from {point.value}: {error}; repair or remove the "
+            "package that has it"
+        ) from error

@@ -1,0 +1,74 @@
+"""Patches: parts of stepnet that run layers of other libraries than torch.nn.
+
+    layer, its holder  --patch-->  Patched(kind, left)  --accelerate-->  layer.__class__ = kind
+
+`accelerate` asks the patches about the modules that are no layers of torch.nn, and knows no library by name.
+A patch is a row of `PATCHES`, or an entry point of an installed package in the group `stepnet.patches`. It is
+imported when `accelerate` is first called, and `stepnet.torch` works without any.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, cast
+
+from stepnet.compiler.values.entry_points import installed, loaded
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Answer of a patch about a layer of its library.
+
+    Attributes:
+        kind: The class that the layer is to have, with an `Origin` as its attribute `stepnets`; None if the
+            layer is left unchanged.
+        left: The reasons why functions of the layer are not run by stepnet, by name; "" is the whole layer.
+    """
+
+    kind: Any = None
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Origin of a class that a patch derived from one of its library; the attribute `stepnets` of that class.
+
+    Attributes:
+        theirs: The class of the library.
+        runs: The names of the functions that stepnet runs, for the report.
+        state: The names of attributes in which stepnet keeps prepared calls in a layer. `undo` removes them.
+    """
+
+    theirs: Any
+    runs: tuple[str, ...]
+    state: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Part of stepnet, or of another package, that runs layers of one library.
+
+    Attributes:
+        layers: The kind of layers, as in "the model has no layer of transformers that runs over steps".
+        patched: The function from a layer, and the module that holds it, to the answer; None for a layer that
+            the patch does not know. The holder of a whole model is the model itself.
+    """
+
+    layers: str
+    patched: Callable[[Any, Any], Patched | None]
+
+
+PATCHES: Mapping[str, str] = {"transformers": "stepnet.torch.patches.transformers.patch"}
+"""The modules of stepnet's own patches, by library. Each has its `Patch` as `PATCH`."""
+GROUP = "stepnet.patches"
+"""The entry points by which other packages add patches: the name of the library, and a `Patch`."""
+
+
+def patches() -> tuple[Patch, ...]:
+    """Imports the patches of stepnet and of installed packages; returns them in the order to ask them.
+
+    Raises `LibraryError` if that of a package cannot be imported.
+    """
+    own = [import_module(module).PATCH for module in PATCHES.values()]
+    others = [loaded(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]
+    return tuple(cast("list[Patch]", [*own, *others]))

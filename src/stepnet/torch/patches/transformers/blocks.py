@@ -1,0 +1,94 @@
+"""The common parts of whole layers and blocks as steps: their operations, and rows of the table.
+
+mixer    in_proj, conv1d, recurrence, gate, out_proj      a row of `MIXERS` in the file of its family
+block    x + mixer(norm(x))                               `block` makes its row of that of the mixer
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.functions import silu
+from stepnet.torch.patches.transformers.records import FILES, TokenLayer
+from stepnet.torch.patches.transformers.scan import Step
+
+LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
+PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
+"""The parts of a mixer."""
+NAMES = {
+    "in_proj": ("in_proj", "weight"),
+    "in_bias": ("in_proj", "bias"),
+    "conv": ("conv1d", "weight"),
+    "conv_bias": ("conv1d", "bias"),
+    "A_log": ("", "A_log"),
+    "D": ("", "D"),
+    "out_proj": ("out_proj", "weight"),
+    "out_bias": ("out_proj", "bias"),
+}
+"""The parameters of a mixer."""
+
+
+@dataclass(frozen=True)
+class ResidualBlock:
+    """Step of a block: a layer's step behind a norm, added to the block's input.
+
+    eps: what the norm adds to the mean square.
+    """
+
+    layer: Callable[[Any, Any, Any], Any]
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output [rows, features] and the layer's next memory. The parameter `scale` is the
+        norm's weight.
+        """
+        u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
+        y, memory = self.layer({"x": u}, memory, params)
+        return x["x"] + y, memory
+
+
+def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
+    """Makes the row of a block. file: the file of transformers that has the classes of its mixer and norm.
+    inner: the row of the mixer.
+    """
+
+    def inside(part: str) -> str:
+        return f"mixer.{part}".rstrip(".")
+
+    def step(eps: float, *options: Any) -> Step:
+        return ResidualBlock(inner.step(*options), eps)
+
+    return TokenLayer(
+        step,
+        (("norm", "variance_epsilon"), *((inside(part), name) for part, name in inner.options)),
+        {key: (inside(part), name) for key, (part, name) in inner.names.items()}
+        | {"scale": ("norm", "weight")},
+        {"norm": f"{FILES}{file}.{norm}", "mixer": f"{FILES}{file}.{mixer}"}
+        | {inside(part): kind for part, kind in inner.parts.items()},
+        inner.config,
+        "mixer",
+    )
+
+
+def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
+    """Computes a causal convolution and its activation for one step.
+
+    u: new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. Returns outputs [rows,
+    channels], and the window with the new inputs.
+    """
+    window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
+    u = (window * params["conv"][:, 0]).sum(-1)
+    return silu(u + params["conv_bias"] if "conv_bias" in params else u), window
+
+
+def root_mean_square_normed(x: Any, eps: float) -> Any:
+    """Divides vectors by the root of their mean square, to which eps is added."""
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def linear(x: Any, weight: Any, bias: Any) -> Any:
+    """Computes a linear layer as `torch.nn.Linear` does. bias: None for no bias."""
+    y = x @ weight.T
+    return y if bias is None else y + bias

@@ -1,0 +1,211 @@
+"""The gated delta rule and Kimi's, which has a decay for each feature of keys: functions, and a whole layer.
+
+The arguments of functions are those of transformers, by name and meaning.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.cells.delta import gated_delta_rule, kda
+from stepnet.compiler.trace.functions import sigmoid, silu, softplus
+from stepnet.torch.patches.transformers.adjoints import Corrected, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.blocks import (
+    CONVOLUTION,
+    LINEAR,
+    NAMES,
+    convolved,
+    linear,
+    root_mean_square_normed,
+)
+from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
+from stepnet.torch.patches.transformers.scan import scan
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
+
+
+# ---- the steps ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Step of the gated delta rule; of Kimi's, if g has a decay for each feature of keys.
+
+    normed: whether queries and keys are divided by their norms. Queries are divided by the root of their
+    size. If there are more heads of values than of keys, neighbouring heads share a key.
+    """
+
+    normed: bool
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output and the next memory."""
+        q, k = (unit_vectors(x[name]) if self.normed else x[name] for name in ("q", "k"))
+        q = q * q.shape[-1] ** -0.5
+        heads, shared = int(x["v"].shape[1]), int(k.shape[1])
+        if heads != shared:
+            owner = [head // (heads // shared) for head in range(heads)]
+            q, k = q[:, owner], k[:, owner]
+        cell = kda if len(x["g"].shape) == 3 else gated_delta_rule
+        return cell({**x, "q": q, "k": k}, memory)
+
+
+@dataclass(frozen=True)
+class DeltaLayer:
+    """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
+
+    groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
+    lie next to one another. eps: what the norm adds to the mean square.
+    """
+
+    groups: int
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and the state [rows, heads, key, value].
+        """
+        window, state = memory
+        heads, key, value = state.shape[1:]
+        keys, shared = self.groups * key, heads // self.groups
+        parts = linear(x["x"], params["in_proj"], None).reshape(-1, self.groups, 2 * (key + shared * value))
+        begin, gate = 2 * key, parts[..., 2 * key + shared * value :].reshape(-1, heads, value)
+        rates = linear(x["x"], params["rates"], None).reshape(-1, self.groups, 2 * shared)
+        vectors = parts[..., :key], parts[..., key:begin], parts[..., begin : begin + shared * value]
+        sizes = keys, keys, heads * value
+        u = np.concatenate([v.reshape(-1, n) for v, n in zip(vectors, sizes, strict=True)], axis=-1)
+        u, window = convolved(u, window, params)
+        inputs = {
+            "q": u[:, :keys].reshape(-1, self.groups, key),
+            "k": u[:, keys : 2 * keys].reshape(-1, self.groups, key),
+            "v": u[:, 2 * keys :].reshape(-1, heads, value),
+            "g": -np.exp(params["A_log"])
+            * softplus(rates[..., shared:].reshape(-1, heads) + params["dt_bias"]),
+            "beta": sigmoid(rates[..., :shared].reshape(-1, heads)),
+        }
+        o, state = Delta(normed=True)(inputs, state, None)
+        o = root_mean_square_normed(o, self.eps) * params["norm"] * silu(gate)
+        return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
+
+
+def unit_vectors(x: Any) -> Any:
+    """Divides vectors by their norms, with flash-linear-attention's constant under the root."""
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
+# ---- the functions -----------------------------------------------------------------------------------------
+
+
+def torch_chunk_gated_delta_rule(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    chunk_size: int = 64,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """Computes the gated delta rule, or Kimi's, in place of transformers' function of that name.
+
+    Returns the outputs [batch, time, heads, value] and the last state [batch, heads, key, value], or None
+    instead of the state without `output_final_state`.
+
+    Args:
+        query: [batch, time, key heads, key].
+        key: As query.
+        value: [batch, time, heads, value].
+        g: The logarithm of the decay [batch, time, heads]; of Kimi's [batch, time, heads, key].
+        beta: [batch, time, heads].
+        chunk_size: Ignored; in transformers the number of steps of a chunk.
+        initial_state: The initial state, or none.
+        output_final_state: Whether the last state is returned.
+        use_qk_l2norm_in_kernel: Whether queries and keys are divided by their norms.
+    """
+    x = {"q": query, "k": key, "v": value, "g": g, "beta": beta}
+    shape = value.shape[2], key.shape[3], value.shape[3]
+    step = Delta(use_qk_l2norm_in_kernel)
+    if is_for(*x.values(), initial_state):
+        outputs, last = with_gradients(step, x, initial_state, shape)
+    else:
+        outputs, last = scan(step, x, [initial_state], [shape], {})
+    return outputs.to(query.dtype), last if output_final_state else None
+
+
+def torch_recurrent_gated_delta_rule(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """Computes the gated delta rule, in place of transformers' function that goes step by step."""
+    options = output_final_state, use_qk_l2norm_in_kernel
+    return torch_chunk_gated_delta_rule(query, key, value, g, beta, 64, initial_state, *options)
+
+
+def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Computes the delta rule with the gradients of `Corrected`; PyTorch makes the step's vectors and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
+    x, (first,) = in_one_dtype(x, [state], [shape])
+    q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))
+    shared = shape[0] // k.shape[2]
+    q, k = (vector.repeat_interleave(shared, 2) for vector in (q * q.shape[-1] ** -0.5, k))
+    outputs, last, _ = Corrected.apply(q, k, x["v"], x["g"], x["beta"], first)
+    return outputs, last
+
+
+def unit_tensors(x: Any) -> Any:
+    """Divides vectors by their norms in PyTorch, as `unit_vectors` does in a step."""
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+
+
+# ---- the rows ----------------------------------------------------------------------------------------------
+
+OPTIONS = ("output_final_state", True), ("use_qk_l2norm_in_kernel", True)
+CHUNKS = ("chunk_size", 2), *OPTIONS
+GATED = "query:btgk key:btgk value:bthv g:bth beta:bth initial_state:bhkv"
+KIMI = "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv"
+FUNCTIONS = {
+    "torch_chunk_gated_delta_rule": FunctionPatch(torch_chunk_gated_delta_rule, GATED, CHUNKS),
+    "torch_recurrent_gated_delta_rule": FunctionPatch(torch_recurrent_gated_delta_rule, GATED, OPTIONS),
+    "chunk_kimi_delta_attention": FunctionPatch(torch_chunk_gated_delta_rule, KIMI, CHUNKS),
+    "recurrent_kimi_delta_attention": FunctionPatch(torch_recurrent_gated_delta_rule, KIMI, OPTIONS),
+}
+MIXERS = {
+    "Qwen3NextGatedDeltaNet": TokenLayer(
+        DeltaLayer,
+        (("", "num_k_heads"), ("norm", "variance_epsilon")),
+        {
+            **{name: NAMES[name] for name in ("conv", "conv_bias", "A_log", "out_proj")},
+            "in_proj": ("in_proj_qkvz", "weight"),
+            "rates": ("in_proj_ba", "weight"),
+            "dt_bias": ("", "dt_bias"),
+            "norm": ("norm", "weight"),
+        },
+        {
+            "in_proj_qkvz": LINEAR,
+            "in_proj_ba": LINEAR,
+            "conv1d": CONVOLUTION,
+            "out_proj": LINEAR,
+            "norm": f"{FILES}qwen3_next.modeling_qwen3_next.Qwen3NextRMSNormGated",
+        },
+        {
+            "hidden_size": 6,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 3,
+            "linear_value_head_dim": 2,
+            "num_hidden_layers": 1,
+            "layer_types": ["linear_attention"],
+        },
+    ),
+}

@@ -1,0 +1,403 @@
+"""State spaces: the functions of Mamba and Mamba-2, and whole layers of both.
+
+The arguments of functions are those of transformers, by name and meaning.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.cells.state_space import mamba, mamba2
+from stepnet.compiler.trace.functions import silu, softplus
+from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.blocks import (
+    LINEAR,
+    NAMES,
+    PARTS,
+    block,
+    convolved,
+    linear,
+    root_mean_square_normed,
+)
+from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
+from stepnet.torch.patches.transformers.scan import scan
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
+NO_LIMIT = (0.0, float("inf"))
+
+
+# ---- the steps ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
+
+    positive: whether softplus makes the sum positive. low, high: the limits.
+    """
+
+    positive: bool
+    low: float = 0.0
+    high: float = float("inf")
+
+    def __call__(self, dt: Any, params: Any) -> Any:
+        """Computes the step size from dt."""
+        dt = dt + params["dt_bias"] if "dt_bias" in params else dt
+        dt = softplus(dt) if self.positive else dt
+        dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
+        return np.minimum(dt, self.high) if self.high < float("inf") else dt
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
+
+    rate: StepSize
+    heads: bool
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output and the next memory."""
+        cell = mamba2 if self.heads else mamba
+        inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
+        y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
+        return (y * silu(x["z"]) if "z" in x else y), memory
+
+
+@dataclass(frozen=True)
+class MambaLayer:
+    """Step of a whole layer of Mamba: projections, convolution, state space and gate.
+
+    eps: what the norms of dt, B and C, which Falcon-Mamba has, add to the mean square; empty without norms.
+    """
+
+    eps: tuple[float, ...]
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output [rows, features] and the next memory.
+
+        Args:
+            x: The input x [rows, features].
+            memory: The last inputs of the convolution [rows, channels, kernel], and h
+                [rows, channels, states].
+            params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
+                dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
+        """
+        window, h = memory
+        channels, states = params["A_log"].shape
+        both = linear(x["x"], params["in_proj"], params.get("in_bias"))
+        u, window = convolved(both[:, :channels], window, params)
+        whole, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
+        parts = whole[:, :rank], whole[:, rank : rank + states], whole[:, rank + states :]
+        dt, B, C = map(root_mean_square_normed, parts, self.eps) if self.eps else parts
+        inputs = {
+            "x": u,
+            "dt": softplus(linear(dt, params["dt_proj"], params.get("dt_bias"))),
+            "B": B,
+            "C": C,
+        }
+        y, h = mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
+        return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
+
+
+def mamba_layer(*eps: float) -> MambaLayer:
+    """Makes the step of a layer of Mamba. eps: those of its norms, if it has any."""
+    return MambaLayer(eps)
+
+
+@dataclass(frozen=True)
+class Mamba2Layer:
+    """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
+    output.
+
+    groups: the number of groups of heads that share B and C. size: the number of features that the norm is
+    over. eps: what the norm adds to the mean square.
+    """
+
+    groups: int
+    size: int
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
+        channels, kernel], and h [rows, heads, features, states].
+        """
+        window, h = memory
+        heads, features, states = h.shape[1:]
+        inner, shared = heads * features, self.groups * states
+        parts = linear(x["x"], params["in_proj"], params.get("in_bias"))
+        gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
+        u, window = convolved(u, window, params)
+        inputs = {
+            "x": u[:, :inner].reshape(-1, heads, features),
+            "dt": softplus(dt + params["dt_bias"]),
+            "B": u[:, inner : inner + shared].reshape(-1, self.groups, states),
+            "C": u[:, inner + shared :].reshape(-1, self.groups, states),
+        }
+        y, h = mamba2(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
+        y = (y.reshape(-1, inner) * silu(gate)).reshape(-1, inner // self.size, self.size)
+        y = root_mean_square_normed(y, self.eps).reshape(-1, inner) * params["norm"]
+        return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
+
+
+# ---- the functions -----------------------------------------------------------------------------------------
+
+
+def present(**tensors: Any) -> dict[str, Any]:
+    """Drops the tensors that are None, and returns the others by name."""
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def mamba_selective_scan(
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    use_mambapy: bool = False,
+    use_associative_scan: bool = False,
+) -> Any:
+    """Computes Mamba's selective scan from a state of zeros, in place of transformers' function.
+
+    Returns the outputs [batch, channels, time], and with `return_last_state` the last state [batch, channels,
+    states].
+
+    Args:
+        hidden_states: [batch, channels, time].
+        dt: As hidden_states.
+        A: [channels, states].
+        B: [batch, states, time].
+        C: As B.
+        D: [channels] or none.
+        z: As hidden_states, or none.
+        delta_bias: [channels] or none.
+        delta_softplus: Whether dt goes through a softplus.
+        return_last_state: Whether the last state is returned, too.
+        use_mambapy: Ignored; in transformers another algorithm for these results.
+        use_associative_scan: Ignored, as use_mambapy.
+    """
+    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
+    step = StateSpace(StepSize(delta_softplus), heads=False)
+    outputs, last = scan(
+        step,
+        {name: tensor.transpose(1, 2) for name, tensor in x.items()},
+        [None],
+        [tuple(A.shape)],
+        present(A=A, D=D, dt_bias=delta_bias),
+    )
+    outputs = outputs.transpose(1, 2).to(hidden_states.dtype)
+    return (outputs, last) if return_last_state else outputs
+
+
+def mamba2_chunk_scan(
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    chunk_size: int,
+    D: Any = None,
+    dt_bias: Any = None,
+    initial_states: Any = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+    return_final_states: bool = False,
+) -> Any:
+    """Computes Mamba-2's scan in place of transformers' function.
+
+    Returns the outputs [batch, time, heads, features], and with `return_final_states` the last state [batch,
+    heads, features, states].
+
+    Args:
+        hidden_states: [batch, time, heads, features].
+        dt: [batch, time, heads].
+        A: [heads].
+        B: [batch, time, groups, states].
+        C: As B.
+        chunk_size: Ignored; in transformers the number of steps of a chunk.
+        D: [heads] or none.
+        dt_bias: [heads] or none.
+        initial_states: The initial state, or none.
+        dt_softplus: Whether dt goes through a softplus.
+        dt_limit: The limits of dt after that.
+        return_final_states: Whether the last state is returned, too.
+    """
+    heads, features = hidden_states.shape[2:]
+    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
+    rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
+    if is_for(*x.values(), *params.values(), initial_states):
+        outputs, last = with_gradients(rate, x, initial_states, shape, params)
+    else:
+        step = StateSpace(rate, heads=True)
+        outputs, last = scan(step, x, [initial_states], [shape], params)
+    return (outputs, last) if return_final_states else outputs
+
+
+def with_gradients(
+    rate: StepSize, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
+    gradients.
+
+    Returns the outputs and the last state. state: the first one; None for zeros.
+    """
+    x, (first,) = in_one_dtype(x, [state], [shape])
+    dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
+    dt = torch.nn.functional.softplus(dt) if rate.positive else dt
+    dt = torch.clamp(dt, rate.low, rate.high)
+    B, C = (x[name].repeat_interleave(shape[0] // x[name].shape[2], 2) for name in ("B", "C"))
+    y, last = Decayed.apply(dt * params["A"], dt[..., None] * x["x"], B, C, first)
+    return y + params["D"][:, None] * x["x"] if "D" in params else y, last
+
+
+def selective_state_update(
+    state: Any,
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    dt_bias: Any = None,
+    dt_softplus: bool = False,
+    z: Any = None,
+) -> Any:
+    """Computes one step of Mamba or Mamba-2 in place of transformers' function; changes the state in place.
+
+    Returns the output, in the shape of hidden_states.
+
+    Args:
+        state: [batch, channels, states]; of Mamba-2 [batch, heads, features, states].
+        hidden_states: As state, without states.
+        dt: As hidden_states.
+        A: As state, without batch.
+        B: [batch, states]; of Mamba-2 [batch, groups, states].
+        C: As B.
+        D: As hidden_states, without batch; or none.
+        dt_bias: As D.
+        dt_softplus: Whether dt goes through a softplus.
+        z: As hidden_states, or none.
+
+    Of Mamba-2, dt, A, D and dt_bias have the same number for all of a head (`is_per_head`).
+    """
+    heads = state.dim() == 4
+    x = present(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
+    params = present(A=A, D=D, dt_bias=dt_bias)
+    if heads:
+        params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
+    outputs, last = scan(
+        StateSpace(StepSize(dt_softplus), heads),
+        {name: tensor[:, None] for name, tensor in x.items()},
+        [state],
+        [tuple(state.shape[1:])],
+        params,
+    )
+    state.copy_(last)
+    return outputs[:, 0].to(hidden_states.dtype)
+
+
+def is_per_head(
+    state: Any,
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    dt_bias: Any = None,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Tells whether a step of Mamba-2 has one number of dt, A, D and dt_bias per head, as stepnet's cell
+    does.
+
+    Such numbers are expanded to all features of a head; kernels take one for each feature.
+    """
+    along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
+    return all(
+        tensor is None or tensor.stride(axis) == 0 or tensor.shape[axis] == 1 for tensor, axis in along
+    )
+
+
+# ---- the rows ----------------------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "mamba_selective_scan": FunctionPatch(
+        mamba_selective_scan,
+        "hidden_states:bct dt:bct A:cn B:bnt C:bnt D:c z:bct delta_bias:c",
+        (("delta_softplus", True), ("return_last_state", True)),
+    ),
+    "mamba_selective_state_update": FunctionPatch(
+        selective_state_update,
+        "state:bcn hidden_states:bc dt:bc A:cn B:bn C:bn D:c z:bc dt_bias:c",
+        (("dt_softplus", True),),
+    ),
+    "mamba2_chunk_scan": FunctionPatch(
+        mamba2_chunk_scan,
+        "hidden_states:bthp dt:bth A:h B:btgn C:btgn D:h dt_bias:h initial_states:bhpn",
+        (("chunk_size", 2), ("dt_softplus", True), ("return_final_states", True)),
+    ),
+    "mamba2_selective_state_update": FunctionPatch(
+        selective_state_update,
+        "state:bhpn hidden_states:bhp dt:bhP A:hPN B:bgn C:bgn D:hP dt_bias:hP",
+        (("dt_softplus", True),),
+        is_per_head,
+    ),
+}
+MAMBA_NAMES = {
+    **NAMES,
+    "x_proj": ("x_proj", "weight"),
+    "dt_proj": ("dt_proj", "weight"),
+    "dt_bias": ("dt_proj", "bias"),
+}
+MAMBA_PARTS = {**PARTS, "x_proj": LINEAR, "dt_proj": LINEAR}
+MAMBA_SIZES = {
+    "hidden_size": 6,
+    "intermediate_size": 8,
+    "state_size": 3,
+    "time_step_rank": 2,
+    "num_hidden_layers": 1,
+    "layer_norm_epsilon": 0.5,
+}
+FALCON_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"
+FALCON_NORM = f"{FILES}falcon_mamba.modeling_falcon_mamba.FalconMambaWeightlessRMSNorm"
+MIXERS = {
+    "MambaMixer": TokenLayer(mamba_layer, (), MAMBA_NAMES, MAMBA_PARTS, MAMBA_SIZES),
+    "FalconMambaMixer": TokenLayer(
+        mamba_layer,
+        tuple((norm, "eps") for norm in FALCON_NORMS),
+        MAMBA_NAMES,
+        MAMBA_PARTS | dict.fromkeys(FALCON_NORMS, FALCON_NORM),
+        MAMBA_SIZES | {"mixer_rms_eps": 0.25},
+        arguments=(("initialize_mixer_weights", False),),
+    ),
+    "Mamba2Mixer": TokenLayer(
+        Mamba2Layer,
+        (("", "n_groups"), ("norm", "group_size"), ("norm", "variance_epsilon")),
+        {**NAMES, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},
+        {**PARTS, "norm": f"{FILES}mamba2.modeling_mamba2.MambaRMSNormGated"},
+        {
+            "hidden_size": 8,
+            "num_heads": 4,
+            "head_dim": 4,
+            "state_size": 3,
+            "n_groups": 2,
+            "num_hidden_layers": 1,
+            "layer_norm_epsilon": 0.5,
+        },
+    ),
+}
+BLOCKS = {
+    f"{name}Block": block(file, f"{name}Mixer", MIXERS[f"{name}Mixer"], f"{name}RMSNorm")
+    for name, file in (
+        ("Mamba", "mamba.modeling_mamba"),
+        ("FalconMamba", "falcon_mamba.modeling_falcon_mamba"),
+        ("Mamba2", "mamba2.modeling_mamba2"),
+    )
+}

@@ -1,0 +1,235 @@
+"""The patch of a layer of transformers: which of its functions stepnet runs, and the class that runs them.
+
+    module.__class__ = MambaMixer   ->   a class derived from it, whose forward reads stepnet's functions
+
+The layer stays the same object, with its parameters, hooks and names. Others of its class are not changed.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from stepnet.torch.checks import dtypes_refused
+from stepnet.torch.patches import Origin, Patch, Patched
+from stepnet.torch.patches.transformers.check import difference, layer_difference, named
+from stepnet.torch.patches.transformers.lengths import with_lengths
+from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
+from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
+from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, STATES, WHOLE
+from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
+from stepnet.torch.untraced import untraced
+
+torch: Any = pytorch("torch")
+PACKED = ("cu_seqlens", "seq_idx")
+"""Arguments of sequences end to end in one row, which transformers refuses without its kernels."""
+PART_BY_PART = "single tokens run part by part"
+
+
+@dataclass(frozen=True)
+class ClassPatch:
+    """Functions of a class of layers that stepnet replaces. False if there are none.
+
+    Attributes:
+        run: Their rows, by name.
+        left: The reasons why others are not run, by name; the name of the class stands for all of them.
+        tokens: Whether a single token of a cache is one step of the whole layer.
+    """
+
+    run: dict[str, FunctionPatch] = field(default_factory=dict[str, FunctionPatch])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+    tokens: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.run) or self.tokens
+
+
+def patched(module: Any, holder: Any) -> Patched | None:
+    """Answers `accelerate` about a layer; returns None for a layer that does not run over steps.
+
+    holder: the module that contains the layer. Its parameters count for a layer without parameters.
+    """
+    kind = cast("Any", type(module))
+    known = class_patch(kind)
+    if not known:
+        why = None if known.left else without_functions(kind)
+        left = known.left if why is None else {"": why}
+        return Patched(None, left) if left else None
+    if (why := refusal(list(module.parameters()) or list(holder.parameters()))) is not None:
+        return Patched(None, {"": why})
+    left, why = known.left, LAYERS[kind.__name__].refusal(module) if known.tokens else None
+    return Patched(accelerated(kind), left if why is None else left | {"forward": f"{PART_BY_PART}, {why}"})
+
+
+PATCH = Patch("layer of transformers that runs over steps", patched)
+
+
+@functools.cache
+def class_patch(kind: Any) -> ClassPatch:
+    """Finds the functions of a class of layers that stepnet replaces, and compares each with stepnet's."""
+    if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
+        return ClassPatch()
+    readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
+    if readers and readers[0].__dict__["forward"] is not kind.forward:
+        why = f"it overrides the forward of {readers[0].__name__}, and may compute something else"
+        return ClassPatch({}, {kind.__name__: why})
+    if readers and not is_rebindable(kind.forward):
+        return ClassPatch(
+            {}, {kind.__name__: "its forward is wrapped in a function that stepnet cannot inspect"}
+        )
+    run, left = dict[str, FunctionPatch](), dict[str, str]()
+    for name, theirs, row, owner in [*functions(kind), *methods(kind)]:
+        if (why := difference(innermost(theirs), row, owner)) is None:
+            run[name] = row
+        else:
+            left[name] = f"this version of transformers has a different function: {why}"
+    left |= {name: why for name, why in LEFT.items() if name in reads(kind.forward)}
+    has_tokens = kind.__name__ in LAYERS and kind.__module__.startswith(FILES)
+    if has_tokens and (why := layer_difference(kind)) is not None:
+        left["forward"] = f"{PART_BY_PART}, {why}"
+        has_tokens = False
+    return ClassPatch(run, left, has_tokens)
+
+
+def reads(function: Any) -> set[str]:
+    """Returns which functions of the tables a method reads as globals; empty outside of transformers'
+    files.
+    """
+    inner = innermost(function)
+    if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
+        return set()
+    return {name for name in globals_read(function) if name in FUNCTIONS or name in WHOLE or name in LEFT}
+
+
+def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
+    """Lists the functions that a class's forward reads and stepnet has, as (name, theirs, row, None)."""
+    own = innermost(kind.forward).__globals__
+    return [
+        (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
+    ]
+
+
+def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
+    """Lists the methods of a class that stepnet has, as (name, theirs, row, the class that defines it)."""
+    parts = ((*name.split("."), row) for name, row in METHODS.items())
+    return [
+        (name, getattr(kind, name), row, base)
+        for owner, name, row in parts
+        for base in kind.__mro__
+        if base.__name__ == owner
+    ]
+
+
+def without_functions(kind: Any) -> str | None:
+    """Returns the reason why a class of layers that runs over steps is left, though it has no function of a
+    table; None for other classes.
+    """
+    members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
+    every = {name for member in members for name in names_in_code(member)}
+    return next((why for name, why in STATES.items() if name in every), None)
+
+
+def names_in_code(member: Any) -> tuple[str, ...]:
+    """Returns the names that a method's code uses; empty for other members of a class."""
+    code = getattr(innermost(member), "__code__", None)
+    return () if code is None else code.co_names
+
+
+def refusal(parameters: list[Any]) -> str | None:
+    """Returns the reason why a layer with these parameters cannot be accelerated now; None if it can."""
+    places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
+    if places:
+        return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"
+    return dtypes_refused(parameters)
+
+
+# ---- the derived class -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def accelerated(kind: Any) -> Any:
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions. Cached by
+    class.
+    """
+    known = class_patch(kind)
+    own = innermost(kind.forward).__globals__
+    named = reads(kind.forward)
+    others = {name: on_cpu(row, own[name]) for name, row in known.run.items() if name in named}
+    others |= {name: without_kernel(own[name]) for name in named & WHOLE}
+    members: dict[str, Any] = {
+        name: on_cpu(row, getattr(kind, name)) for name, row in known.run.items() if name not in named
+    }
+    if others or known.tokens:
+        forward = with_lengths(rebound(kind.forward, others)) if others else kind.forward
+        forward = with_tokens(kind.__name__, forward) if known.tokens else forward
+        members["forward"] = out_of_graphs(forward, kind.forward)
+    members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    origin = Origin(kind, (*known.run, *["tokens"] * known.tokens), (TOKEN,))
+    return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": origin})
+
+
+def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
+    """Makes a forward that is transformers' own while a graph is recorded, and stepnet's at other times.
+
+    torch.compile looks up globals in a function's file, and would not find stepnet's.
+    """
+
+    @functools.wraps(theirs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (theirs if is_recorded() else ours)(self, *args, **kwargs)
+
+    return forward
+
+
+def reduced(module: Any, protocol: int) -> Any:
+    """Implements `__reduce_ex__`: a copy of an accelerated layer is made of its class of transformers."""
+    origin: Origin = cast("Any", type(module)).stepnets
+    state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}
+    return restored, (origin.theirs,), state
+
+
+def restored(kind: Any) -> Any:
+    """Makes a layer of the class derived from `kind`, without its state."""
+    derived = accelerated(kind)
+    return derived.__new__(derived)
+
+
+def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
+    """Makes the function that a layer calls in place of one of transformers.
+
+    It calls transformers' own on other devices than the CPU, in graphs of torch.compile, torch.export and
+    torch.jit, and for sequences packed into one row, which transformers refuses.
+    """
+
+    @functools.wraps(theirs)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
+            return theirs(*args, **kwargs)
+        names = named(row.ours)
+        return untraced(row.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
+
+    return called
+
+
+def without_kernel(theirs: Callable[..., Any]) -> Any:
+    """Wraps a kernel that computes a whole layer: on the CPU it returns None, as if there were no kernel."""
+
+    @functools.wraps(theirs)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        return theirs(*args, **kwargs) if is_elsewhere(args, kwargs) else None
+
+    return whole
+
+
+def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tells whether a call must run transformers' code: while a graph is recorded, off the CPU, or packed
+    sequences.
+    """
+    if is_recorded():
+        return True
+    if any(kwargs.get(name) is not None for name in PACKED):
+        return True
+    values = (*args, *kwargs.values())
+    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
