@@ -278,37 +278,47 @@ def each_copy(files: Path, spoilt: Spoilt) -> Iterator[tuple[bytes, Callable[[by
         path.write_bytes(whole)
 
 
+@pytest.fixture
+def part(pytestconfig: pytest.Config) -> int:
+    """How many times fewer copies are spoilt than `make test-long` spoils."""
+    return 1 if pytestconfig.option.long else 4
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("spoilt", SPOILT, ids=str)
-def test_a_file_that_is_cut_off_is_refused(files: Path, spoilt: Spoilt):
+def test_a_file_that_is_cut_off_is_refused(files: Path, spoilt: Spoilt, part: int):
     with each_copy(files, spoilt) as (whole, contents):
         right = contents(whole)
         assert not isinstance(right, str)
-        for data in cut(whole, 60):
+        for data in cut(whole, 60 // part, 64 // part):
             found = contents(data)
             if not isinstance(found, str) and (data or not spoilt.optional):
                 assert len(data) >= len(whole) - spoilt.tail
                 assert found == right
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoilt", SPOILT, ids=str)
-def test_changed_bytes_are_refused_or_read(files: Path, spoilt: Spoilt):
+def test_changed_bytes_are_refused_or_read(files: Path, spoilt: Spoilt, part: int):
+    copies = spoilt.copies // part
     with each_copy(files, spoilt) as (whole, contents):
         right = contents(whole)
-        found = [contents(data) for data in changed(whole, spoilt.copies)]
+        found = [contents(data) for data in changed(whole, copies)]
     read = [each for each in found if not isinstance(each, str)]
-    assert len(found) - len(read) >= spoilt.refused * spoilt.copies
+    assert len(found) - len(read) >= spoilt.refused * copies
     if spoilt.checked:
         assert all(each == right for each in read)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoilt", INDEXES, ids=str)
 def test_changed_bytes_with_checksums_made_anew_are_refused_or_read(
-    files: Path, spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch
+    files: Path, spoilt: Spoilt, part: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(checksums, "is_whole", lambda *_: True)
     with each_copy(files, spoilt) as (whole, contents):
-        found = [contents(data) for data in changed(whole, 150)]
-    assert sum(isinstance(each, str) for each in found) > 50
+        found = [contents(data) for data in changed(whole, 150 // part)]
+    assert sum(isinstance(each, str) for each in found) > 50 // part
 
 
 @pytest.mark.parametrize("title", BY_TITLE)

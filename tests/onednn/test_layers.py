@@ -107,6 +107,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.long(examples=20)
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_layers_compute_what_the_interpreter_does_in_float64(case: Case) -> None:

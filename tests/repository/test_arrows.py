@@ -6,6 +6,7 @@ is there a circle. Imports in functions and those for types alone are arrows lik
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ LATE = {
 }
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module by its name without the package's; the package itself is `__init__`."""
     found: dict[str, Path] = {}
@@ -87,11 +89,18 @@ def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
                 yield whole if whole in known else whole.rpartition(".")[0] or "__init__"
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """The text of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def arrows() -> dict[str, set[str]]:
     """What each module imports of the package."""
     known = modules()
     return {
-        name: set(imported(ast.parse(path.read_text(encoding="utf-8")), known)) - {name}
+        name: set(imported(tree(path), known)) - {name}
         for name, path in known.items()
     }
 
@@ -144,7 +153,7 @@ def test_imports_stand_at_the_top():
     late = {
         name
         for name, path in known.items()
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for function in ast.walk(tree(path))
         if isinstance(function, ast.FunctionDef) and list(imported(function, known))
     }
     assert late == LATE
@@ -160,7 +169,7 @@ def test_no_arrow_runs_up():
 
 
 def test_explanations_know_no_engine():
-    engines = ("engines.llvm", "engines.onednn", "engines.interpreter")
+    engines = tuple(f"compiler.targets.{name}" for name in ("cpu", "onednn", "interpreter"))
     known = {name: others for name, others in arrows().items() if name.startswith("explain.")}
     assert known
     assert [(name, other) for name in known for other in known[name] if other.startswith(engines)] == []

@@ -93,10 +93,10 @@ def assert_not_written(write: Writer, path: Path, arrays: Mapping[str, Array], e
     assert not list(path.parent.iterdir())
 
 
-def cut(whole: bytes, most: int = 400) -> Iterator[bytes]:
-    """Bytes cut off at many places, at each one near both ends."""
-    ends = {*range(0, len(whole), max(1, len(whole) // most)), *range(min(64, len(whole)))}
-    ends |= {len(whole) - 1 - place for place in range(min(64, len(whole)))}
+def cut(whole: bytes, most: int = 400, near: int = 64) -> Iterator[bytes]:
+    """Bytes cut off at many places, and at each of the first and last `near`."""
+    ends = {*range(0, len(whole), max(1, len(whole) // most)), *range(min(near, len(whole)))}
+    ends |= {len(whole) - 1 - place for place in range(min(near, len(whole)))}
     return (whole[:end] for end in sorted(ends))
 
 

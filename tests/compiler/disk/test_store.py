@@ -281,8 +281,28 @@ def test_what_is_larger_than_the_cache_is_not_stored(cache: Path, monkeypatch: p
     assert store.get("plan", KEY) is None
 
 
-def test_what_a_killed_process_left_is_removed_after_a_while(cache: Path) -> None:
+def test_a_folder_is_listed_when_the_share_of_its_room_is_filled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE_MB", "1")
+    listed, real = [0], store.evict
+
+    def evict(folder: int, most: int) -> int:
+        listed.append(listed[-1] + 1)
+        return real(folder, most)
+
+    monkeypatch.setattr(store, "evict", evict)
+    for number in range(100):
+        store.put("plan", key(number), bytes(4000))
+    room = 2**20 - 100 * 4200
+    assert 4 <= listed[-1] <= 1 + 100 * 4000 / (room * store.SHARE)
+
+
+def test_what_a_killed_process_left_is_removed_after_a_while(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored(cache)
+    monkeypatch.setattr(store, "SHARES", {})  # as in a process that begins
     old, new = (cache / f"{OTHER}.plan.new-{place * 16}" for place in "01")
     for file in (old, new, cache / "notes.txt"):
         file.write_text("unfinished")

@@ -7,6 +7,10 @@ cannot be used.
 Several processes may use a folder at the same time. A file is written under a unique name and then renamed,
 so others see the complete file or nothing. There are no locks: processes that compute the same entry write
 the same bytes.
+
+To list a folder of thousands of entries takes longer than to write one. So a process lists it at its first
+write, and again when it has written its share of the room that was left then. The size limit may be exceeded
+by that share for each process that writes at the same time, until one of them lists the folder.
 """
 
 import errno
@@ -28,6 +32,11 @@ STALE = 3600.0
 """The age in seconds from which an unfinished file is a leftover of a killed process."""
 ROOM = 0.9
 """The fraction of the size limit that is in use after an eviction."""
+SHARE = 1 / 16
+"""The fraction of the room in a folder that a process fills before it lists the folder again."""
+
+SHARES = dict[tuple[int, int, int], int]()
+"""The bytes that this process may write before it lists a folder again, by the folder and its limit."""
 
 COUNTS = Counter[str]()
 """Counts of this process: hits, misses, rejected (misses because of invalid entries), stored,
@@ -108,7 +117,7 @@ def put(kind: str, key: str, payload: bytes) -> None:
     try:
         with open_folder(chosen.folder, make=True) as folder:
             write(folder, f"{key}.{kind}", data)
-            evict(folder, chosen.most)
+            make_room(folder, len(data), chosen.most)
     except (NotUsableError, OSError):
         COUNTS["failed"] += 1
     else:
@@ -134,8 +143,20 @@ def write(folder: int, name: str, data: bytes) -> None:
         raise
 
 
-def evict(folder: int, most: int) -> None:
-    """Removes leftovers of killed processes, and, above `most` bytes, the least recently used entries."""
+def make_room(folder: int, written: int, most: int) -> None:
+    """Evicts, if this process has written its share since it last did. written: the bytes of a new entry."""
+    status = os.fstat(folder)
+    place = status.st_dev, status.st_ino, most
+    SHARES[place] = SHARES.get(place, 0) - written
+    if SHARES[place] < 0:
+        SHARES[place] = int((most - evict(folder, most)) * SHARE)
+
+
+def evict(folder: int, most: int) -> int:
+    """Removes leftovers of killed processes, and, above `most` bytes, the least recently used entries.
+
+    Returns the bytes that are left.
+    """
     files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
     total = sum(status.st_size for _, status in files)
     goal = most * ROOM if total > most else total
@@ -145,6 +166,7 @@ def evict(folder: int, most: int) -> None:
         if stale or total > goal:
             remove(folder, name)
             total -= status.st_size
+    return total
 
 
 def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
