@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.compiler.values.arguments import array_of, shown
 from stepnet.errors import InputError, ModelError
 from stepnet.files.onnx.graph import Constant, Walk, find
-from stepnet.files.onnx.node import GATES, INPUTS
+from stepnet.files.onnx.node import GATES, INPUTS, WEIGHTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.paths import library
 from stepnet.files.store import Store
@@ -26,7 +26,6 @@ from stepnet.onnx.names import DTYPES, HALVES
 
 Array = np.ndarray
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")
-WEIGHTS = ("W", "R", "B", "P")
 
 
 class Prepared(base.BackendRep):

@@ -159,10 +159,10 @@ def reduction(how: str) -> Row:
     return Row(rule)
 
 
-Softmax = Callable[[Placed, int, bool], Placed]
+OverAxis = Callable[[Placed, int, bool], Placed]
 
 
-def over_axis(function: Softmax) -> Row:
+def over_axis(function: OverAxis) -> Row:
     """The row of a softmax. Before opset 13 it is over an axis and all following ones, which must then be
     features.
     """
@@ -292,8 +292,8 @@ def constant_(call: OnnxCall) -> Placed:
 
 def concat(call: OnnxCall) -> Placed:
     """Concat: values side by side."""
-    is_old = all(value.is_array for value in call.present)
-    axis = call.attributes.get("axis", 0) if is_old else call.attributes["axis"]
+    are_known = all(value.is_array for value in call.present)
+    axis = call.attributes.get("axis", 0) if are_known else call.attributes["axis"]
     return selecting.concatenate(call.present, int(axis))
 
 

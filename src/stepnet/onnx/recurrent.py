@@ -4,22 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepnet.errors import ModelError
-from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, FUNCTIONS, filled, misfit
+from stepnet.files.onnx.node import (
+    ALPHAS,
+    BETAS,
+    DIRECTIONS,
+    FUNCTIONS,
+    INPUTS,
+    STATES,
+    WEIGHTS,
+    filled,
+    misfit,
+)
 from stepnet.importers.placed import Placed
 from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
 from stepnet.onnx.call import OnnxCall
 
-WEIGHTS = {"W": 1, "R": 2, "B": 3, "P": 7}
-"""The positions of the weights among the operands."""
-LENGTHS, STATES = 4, (5, 6)
-"""The positions of sequence_lens, initial_h and initial_c."""
-
 
 def recurrence(call: OnnxCall) -> list[Placed]:
     """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
-    arrays = {
-        name: value.array for name, place in WEIGHTS.items() if (value := call.optional(place)) is not None
-    }
+    operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
+    arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
     try:
         attributes = filled(call.op, call.attributes, arrays["R"].shape[-1])
     except (KeyError, TypeError, ValueError) as error:
@@ -27,9 +31,9 @@ def recurrence(call: OnnxCall) -> list[Placed]:
     if problem := misfit(call.op, arrays, attributes):
         raise ModelError(problem)
     cell, batch_first = call.op.lower(), bool(attributes["layout"])
-    initial = [call.optional(place) for place in STATES[: len(SLOTS[cell])]]
+    initial = [operands.get(name) for name in STATES[: len(SLOTS[cell])]]
     layer = PlacedLayer(arrays, *steps_of(cell, attributes))
-    return run_layer(layer, call.x, initial, call.optional(LENGTHS), batch_first, call.padded)
+    return run_layer(layer, call.x, initial, operands.get("sequence_lens"), batch_first, call.padded)
 
 
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:

@@ -8,13 +8,12 @@ import numpy as np
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.model import Array, Model, Module, bare
 from stepnet.files.onnx import file
-from stepnet.files.onnx.node import STATES, OnnxNode
+from stepnet.files.onnx.node import STATES, WEIGHTS, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
 from stepnet.files.stacks import layer_arrays
 from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
-INPUTS = ("W", "R", "B", "P")
 ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # stepnet's values of the parameters of activations
 BETAS = {"HardSigmoid": 0.5}
 BEGINS = {
@@ -65,7 +64,7 @@ def module(path: Path, node: OnnxNode) -> Module:
     return Module(
         node.name,
         (layout,),
-        {name: node.arrays[name] for name in INPUTS if name in node.arrays},
+        {name: node.arrays[name] for name in WEIGHTS if name in node.arrays},
         semantics=semantics,
         follows=node.after,
         reverse=attributes["direction"] == "reverse",

@@ -10,6 +10,7 @@ from stepnet.files.onnx.tensor import Array
 from stepnet.importers.recurrent import weight_shapes, wrong_shape
 
 LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it: protobuf's limit
+WEIGHTS = ("W", "R", "B", "P")
 STATES = ("initial_h", "initial_c")
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 INPUTS = {
