@@ -99,10 +99,7 @@ def tree(path: Path) -> ast.Module:
 def arrows() -> dict[str, set[str]]:
     """What each module imports of the package."""
     known = modules()
-    return {
-        name: set(imported(tree(path), known)) - {name}
-        for name, path in known.items()
-    }
+    return {name: set(imported(tree(path), known)) - {name} for name, path in known.items()}
 
 
 def stage_of(module: str) -> int:
