@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepnet.compiler.targets.cpu.emit.units import ABREAST
-from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, register_type

@@ -22,8 +22,13 @@ and nothing else.
 
 
 def home() -> str:
-    """The home page: README, with its links to files in `docs` as links to pages."""
-    return at_root("README.md").replace("](docs/", "](")
+    """The home page, which is README."""
+    return as_page("README.md")
+
+
+def as_page(name: str) -> str:
+    """The text of a file at the root of the repository; links to files in `docs` are links to pages."""
+    return at_root(name).replace("](docs/", "](")
 
 
 def at_root(name: str) -> str:
@@ -53,7 +58,7 @@ def typer_page(name: str, module: str) -> str:
 
 PAGES = {
     "index.md": home,
-    "contributing.md": partial(at_root, "CONTRIBUTING.md"),
+    "contributing.md": partial(as_page, "CONTRIBUTING.md"),
     "changelog.md": partial(at_root, "CHANGELOG.md"),
     "reference/commands.md": commands,
 }
@@ -76,7 +81,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
-    markdown = re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
+    markdown = re.sub(
+        r"\]\(\.\./((?:\.\./)*)([A-Z]+)\.md", lambda match: f"]({match[1]}{match[2].lower()}.md", markdown
+    )
     markdown = markdown.replace("\n<BLANKLINE>\n", "\n\n")  # as doctest writes an empty line of output
     return with_links(markdown, reference())
 

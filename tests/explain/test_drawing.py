@@ -8,9 +8,9 @@ from rich.text import Text
 
 from stepnet.explain.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
 from stepnet.explain.equations import equations
+from stepnet.explain.notation_words import explain_notation
 from stepnet.explain.ties import ConversionSide
 from stepnet.explain.weights import signs, weights_text
-from stepnet.explain.words import explain_notation
 from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import ParameterBlock, index_map

@@ -23,7 +23,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from stepnet.errors import LayoutError
-from stepnet.files import LayoutChoice, Model, read
+from stepnet.files import FileContents, LayoutChoice, read
 from stepnet.files.model import among
 from stepnet.layout import Record, Sizes, from_torch, record, records
 from stepnet.layout.sizes import shape_of
@@ -197,7 +197,7 @@ def title(one: Record) -> str:
     return one.cell
 
 
-def lost(model: Model, layout: str | None, expected: int) -> bool:
+def lost(model: FileContents, layout: str | None, expected: int) -> bool:
     """Whether fewer layers than expected are taken of a model without an error."""
     try:
         return len(LayoutChoice(layout).checked_modules(model, copied=False)) < expected

@@ -20,7 +20,7 @@ from tolerance import assert_close
 from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import LayoutChoice, Model, Module, read, weights
+from stepnet.files import FileContents, LayoutChoice, Module, read, weights
 from stepnet.files.account import check_merges
 
 DATA = Path(__file__).parent / "data"
@@ -205,7 +205,7 @@ def test_layers_of_the_programs_own_hold_layers(made: Callable[[str], Path], ver
     assert {array.ndim for name, array in model.rest.items() if "seed" not in name} == {1, 2}  # of the head
 
 
-def read_of(model: Model, cell: str) -> Module:
+def read_of(model: FileContents, cell: str) -> Module:
     """The module of a cell, its activations the usual ones where the file does not say."""
     (module,) = (one for one in model.modules if one.layouts[0].endswith(cell))
     known = {"gate_activation": "sigmoid", "candidate_activation": "tanh"}

@@ -121,7 +121,7 @@ def test_a_star_brings_the_same_names():
 
 LLVM = Path(stepnet.__file__).parent / "compiler" / "targets" / "cpu"
 STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile", "running"]
-"""The folders of the target cpu, in the order of docs/design.md: each imports only from those before it."""
+"""The folders of the target cpu, in the order of docs/design/cpu.md: each imports only from those before."""
 
 
 def imported_stages(module: Path) -> set[str]:

@@ -111,7 +111,7 @@ TESTS: dict[str, Sequence[str]] = {
             *(f"compiler/targets/cpu/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
         )
     },
-    "compiler/targets/cpu/emit/inner.py": ("tests/compiler/plan/test_inner_recurrences.py",),
+    "compiler/targets/cpu/emit/inner_recurrence.py": ("tests/compiler/plan/test_inner_recurrences.py",),
     **{
         f"compiler/targets/cpu/machine/{name}.py": ("tests/compiler/targets/cpu/test_object_code.py",)
         for name in ("object_code", "unlocked")
@@ -199,7 +199,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "compiler/disk/settings",
                 "compiler/disk/sources",
             ),
-            *("compiler/disk/store", "compiler/plan/stored"),
+            *("compiler/disk/store", "compiler/plan/stored_schedule"),
             *(f"compiler/targets/cpu/*/{name}" for name in ("image", "lazy", "stored_code", "stored_plan")),
         )
     },
@@ -221,7 +221,7 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"{name}.py": ("tests/compiler/plan/test_partition.py", "tests/compiler/targets/cpu/test_chain.py")
         for name in (
-            "compiler/targets/cpu/lower/load",
+            "compiler/targets/cpu/lower/loop_load",
             "compiler/plan/load",
             "compiler/plan/partition",
             "compiler/plan/waves",
@@ -236,7 +236,7 @@ TESTS: dict[str, Sequence[str]] = {
     },
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
-    "compiler/targets/cpu/writing/stored.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
+    "compiler/targets/cpu/writing/storage_dtypes.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
     "compiler/targets/cpu/emit/reductions.py": ("tests/compiler/targets/cpu/test_scans.py", *GENERATED),
 }
 

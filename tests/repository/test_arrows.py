@@ -26,7 +26,7 @@ STAGES = {
     "grad": "compiler.grad",
     "engines": "compiler.targets",
     "plans explained": """
-        explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
+        explain.document explain.text explain.expressions explain.value_names explain.part_names explain.facts
         explain.plan explain.costs explain.bars explain.progress
     """,
     "containers": "files.safetensors files.jsons files.store files.paths",

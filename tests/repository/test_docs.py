@@ -28,8 +28,22 @@ def section(page: str, heading: str) -> str:
 
 
 def test_the_passes_are_listed_in_the_order_they_run():
-    listed = re.findall(r"^\d+\. `(\w+)`:", section("design.md", "The passes"), flags=re.MULTILINE)
+    listed = re.findall(r"^\d+\. `(\w+)`:", section("design/passes.md", "The passes"), flags=re.MULTILINE)
     assert listed == [one.__name__ for one in PIPELINE]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "CONTRIBUTING.md", DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
+)
+def test_files_and_folders_that_a_page_names_are_there(page: Path):
+    """A name may leave out the folders above it, as in `cpu/engine.py`."""
+    folders = [ROOT / name for name in ("src/stepnet", "docs", "tests", "bench", "website", "typings")]
+    there = {ROOT / "src", *folders, *(path for folder in folders for path in folder.rglob("*"))}
+    names = {f"/{path.relative_to(ROOT)}" for path in there}
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*\w+\.py)(?::[^`]*)?`", text)
+    missing = [name for name in named if not any(known.endswith(f"/{name.strip('/')}") for known in names)]
+    assert missing == []
 
 
 def test_every_public_name_is_in_the_reference():

@@ -13,16 +13,9 @@ SHARED = {
     "Bidirectional": ("keras.layers model.compose", "keras.layers.Bidirectional has this name"),
     "GRU": ("keras.layers torch.layers", "keras.layers.GRU and torch.nn.GRU have this name"),
     "LSTM": ("keras.layers torch.layers", "keras.layers.LSTM and torch.nn.LSTM have this name"),
-    "Progress": ("arrow.folders.summary compiler.targets.watching", "callbacks of users get both"),
+    "Progress": ("arrow.folders.running compiler.targets.watching", "callbacks of users get both"),
     "RNN": ("keras.layers model.recurrence torch.layers", "keras.layers.RNN and torch.nn.RNN have this name"),
-    "Leaf": ("compiler.plan.recognise.polynomial model.layers model.streams.layers", "not renamed yet"),
-    "Made": ("model.compiled_generation model.layers", "not renamed yet"),
-    "Memory": ("model.block model.gradient_explain", "not renamed yet"),
-    "Piece": ("model.control model.pieces model.streams.beginning", "not renamed yet"),
-    "Record": ("layout.record model.scopes", "not renamed yet"),
     "Report": ("keras.report layout.report", "users print both"),
-    "Saved": ("model.gradient_explain model.streams.saved", "not renamed yet"),
-    "Sizes": ("layout.sizes model.gradient_explain", "not renamed yet"),
 }
 
 MOST_ENTRIES = 18

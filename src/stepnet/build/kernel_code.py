@@ -12,7 +12,7 @@ from stepnet.build.recipe import PlanKernel, Reduction
 from stepnet.build.spread_code import write_reduction
 from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.targets.cpu.machine.words import PROGRESS, WORDS
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 from stepnet.compiler.targets.cpu.writing.code import I64
 from stepnet.compiler.targets.packed import PIECES

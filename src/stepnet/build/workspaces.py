@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from stepnet.build.recipe import PlanKernel, Recipe
 from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.words import WORDS
 from stepnet.compiler.targets.cpu.running.workspace import block_rows, part_sizes, whole_lines
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}

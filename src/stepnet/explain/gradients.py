@@ -6,7 +6,7 @@ from stepnet.explain.costs import Held, sum_of
 from stepnet.explain.document import FACTS, DocumentTable, TitledSection, headed
 from stepnet.explain.plan import costs_text, schedule_sections
 from stepnet.explain.text import amount, text
-from stepnet.model.gradient_explain import GradientExplanation, Half, Sizes
+from stepnet.model.gradient_explain import BatchSizes, GradientExplanation, Half
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
 
@@ -67,7 +67,7 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
     return TitledSection("memory beyond arguments and results", (DocumentTable(tuple(rows), ("<29",)),))
 
 
-def size_section(sizes: Sizes) -> TitledSection:
+def size_section(sizes: BatchSizes) -> TitledSection:
     """Makes the section on the costs and the memory of a batch of a given size."""
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [

@@ -9,7 +9,7 @@ from stepnet.compiler.targets import Order
 from stepnet.errors import named
 from stepnet.explain.document import TitledSection, headed
 from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
-from stepnet.explain.parts import parts_of
+from stepnet.explain.part_names import parts_of
 from stepnet.explain.plan import checked_size, schedule_sections, shared_items
 from stepnet.explain.text import text
 from stepnet.model.combination import Combination

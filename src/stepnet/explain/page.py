@@ -21,8 +21,8 @@ from markupsafe import Markup
 
 from stepnet.explain.drawing import Drawing, NumberLine, Panel, drawings, numbers_left_out
 from stepnet.explain.equations import equations
+from stepnet.explain.notation_words import GATES, PARAMETERS, explain_notation
 from stepnet.explain.ties import MARKS, ConversionSide, Ties, key
-from stepnet.explain.words import GATES, PARAMETERS, explain_notation
 from stepnet.layout.convert import Conversion
 from stepnet.layout.places import Array, ParameterBlock
 from stepnet.layout.record import Record

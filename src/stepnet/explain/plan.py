@@ -15,7 +15,7 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.arguments import whole
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation
-from stepnet.explain.parts import described, parts_of
+from stepnet.explain.part_names import described, parts_of
 from stepnet.explain.text import amount, text
 
 SHOWN = CallSize(1, 100, 100)

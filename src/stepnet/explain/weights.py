@@ -15,9 +15,9 @@ from rich.text import Text
 from stepnet.explain.document import DocumentTable, TitledSection
 from stepnet.explain.drawing import ALL, WIDEST, Drawing, DrawnNumber, drawings
 from stepnet.explain.equations import equations
+from stepnet.explain.notation_words import explain_notation
 from stepnet.explain.text import text
 from stepnet.explain.ties import MARKS, ConversionSide
-from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import Concatenation
 from stepnet.layout.places import ParameterBlock
 from stepnet.layout.sizes import Sizes

@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from stepnet.files.choice import LayoutChoice
     from stepnet.files.formats import FORMATS, kind, read, write
     from stepnet.files.interchange import convert_file
-    from stepnet.files.model import Model, Module
+    from stepnet.files.model import FileContents, Module
     from stepnet.files.verified import weights
 
-__all__ = ["FORMATS", "LayoutChoice", "Model", "Module", "convert_file", "kind", "read", "weights", "write"]
+__all__ = [
+    "FORMATS",
+    "FileContents",
+    "LayoutChoice",
+    "Module",
+    "convert_file",
+    "kind",
+    "read",
+    "weights",
+    "write",
+]
 
 HOMES = {
     "LayoutChoice": "choice",
     "FORMATS": "formats",
-    "Model": "model",
+    "FileContents": "model",
     "Module": "model",
     "convert_file": "interchange",
     "kind": "formats",

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.files.model import Model, Module, bare
+from stepnet.files.model import FileContents, Module, bare
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Others, RenamedArray
 from stepnet.layout.options import OPTIONS, option
@@ -49,7 +49,7 @@ class Account:
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, model: Model, modules: Iterable[Module], taken: Others | None) -> "Account":
+    def of(cls, model: FileContents, modules: Iterable[Module], taken: Others | None) -> "Account":
         """The account of a conversion.
 
         modules: the converted modules. taken: the other arrays of the new file; None if all are left out.
@@ -102,7 +102,7 @@ def notes_on_infinities(module: Module) -> tuple[str, ...]:
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
+def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
     """Raises `LayoutError` for a name in `drop` that is not the name of an unconverted array."""
     for name in drop:
         if not any(name in model.rest for model in models):
@@ -113,7 +113,7 @@ def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
 
 
 def check_nothing_is_lost(
-    model: Model, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
+    model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
     """Raises `LayoutError` for arrays of a recurrent layer that its layout does not have.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from stepnet.errors import LayoutError, named
 from stepnet.files.account import check_drop, check_nothing_is_lost, listed
-from stepnet.files.model import Model, Module, bare, family
+from stepnet.files.model import FileContents, Module, bare, family
 from stepnet.files.parametrized import plain
 from stepnet.layout.find import nearest
 from stepnet.layout.options import OPTIONS, option
@@ -41,7 +41,7 @@ class LayoutChoice:
     order: Sequence[str] = ()
 
     def checked_modules(
-        self, model: Model, copied: bool | None = None, beside: Sequence[Model] = ()
+        self, model: FileContents, copied: bool | None = None, beside: Sequence[FileContents] = ()
     ) -> tuple[Module, ...]:
         """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
 
@@ -63,7 +63,7 @@ class LayoutChoice:
             check_function(chosen)
         return chosen
 
-    def modules(self, model: Model, other_models: Sequence[Model] = ()) -> tuple[Module, ...]:
+    def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
         """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
         named = [self.module] if self.module is not None else self.order
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules
@@ -92,7 +92,9 @@ class LayoutChoice:
             for module in chosen
         )
 
-    def semantics_by_module(self, model: Model, other_models: Sequence[Model]) -> dict[str, dict[str, Any]]:
+    def semantics_by_module(
+        self, model: FileContents, other_models: Sequence[FileContents]
+    ) -> dict[str, dict[str, Any]]:
         """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
         that no module has, in this file or in the others.
         """
@@ -110,7 +112,7 @@ class LayoutChoice:
         """Tells if a module may have the stated layout."""
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
-    def nearest(self, model: Model) -> LayoutError:
+    def nearest(self, model: FileContents) -> LayoutError:
         """The error for a file without a layer to choose."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
@@ -143,7 +145,7 @@ class LayoutChoice:
         return replace(chosen, merge=module.merge or merge)
 
 
-def check_agrees(model: Model, settled: Sequence[Module]) -> None:
+def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
     """Raises `LayoutError` if modules with settings of the user differ from those that the file specifies."""
     by_name = {module.name: module for module in model.modules} if not model.unspecified else {}
     for stated in settled:

@@ -26,7 +26,7 @@ from stepnet.files import jsons
 from stepnet.files.axes import Axes
 from stepnet.files.checkpoint.file import varints
 from stepnet.files.checkpoint.protobuf import Message, message
-from stepnet.files.model import Array, Model, Module
+from stepnet.files.model import Array, FileContents, Module
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
 from stepnet.layout.registry import record
@@ -106,7 +106,7 @@ class CoreMLProgram:
     blobs: dict[Path, Array] = field(default_factory=dict[Path, Array])
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FileContents:
     """The LSTMs of a model, each a module, and its other constants; raises `FileError`, with the path."""
     try:
         file = model_file(path)
@@ -129,7 +129,7 @@ def read(path: Path) -> Model:
             for array in [constant(program, operation)]
             if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # flags and texts are settings
         }
-        return Model(str(path), modules, rest, tuple(others(program)), unspecified="")
+        return FileContents(str(path), modules, rest, tuple(others(program)), unspecified="")
     except FileError as error:
         has_path = str(error).startswith(str(path))
         raise FileError(str(error) if has_path else f"{path}: {error}") from None

@@ -1,8 +1,8 @@
 """The kinds of files that stepnet reads and writes.
 
-A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
-The kind of an existing file is recognised by its content, else by its ending; that of a new file by its
-ending.
+A kind is a row of the table `FORMATS`: its endings, how it is read to a `FileContents`, and how modules are
+written. The kind of an existing file is recognised by its content, else by its ending; that of a new file by
+its ending.
 """
 
 import os
@@ -17,7 +17,7 @@ from stepnet.errors import FileError
 from stepnet.files import shards
 from stepnet.files.checkpoint.file import is_checkpoint
 from stepnet.files.contents import title_of
-from stepnet.files.model import Array, Model, Module, among
+from stepnet.files.model import Array, FileContents, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
 from stepnet.layout.arguments import FLOATS
@@ -41,7 +41,7 @@ class Format:
         dtypes: The dtypes of weights that it can hold.
         asks: Whether its reader takes the layouts that the user states, because files do not specify all.
         says: The fields of `Module` about outputs that a model of this kind can express.
-        ordered: As for `Model`.
+        ordered: As for `FileContents`.
     """
 
     title: str
@@ -74,15 +74,15 @@ class Format:
         """Tells if a new file of that name describes how its layers run, and does not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
-    def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
+    def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
         """The model in a file; layout and layouts: as for `read` below."""
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
-    def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
+    def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
         """As `read`, with `ordered` always true."""
         if not self.frameworks:
-            model: Model = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
+            model: FileContents = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
             for module in model.modules:
                 printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
             printable(path, model.rest)
@@ -222,7 +222,7 @@ def read(
     layouts: Mapping[str, str] | None = None,
     *,
     most: int | None = None,
-) -> Model:
+) -> FileContents:
     """The recurrent modules of a model file, and its other arrays.
 
     layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or

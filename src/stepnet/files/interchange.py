@@ -1,6 +1,6 @@
 """Conversion of model files: read, convert every recurrent module, write, and verify the new file.
 
-speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
+speech.pt  --read-->  FileContents  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from stepnet.files.account import (
 )
 from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import Format, kind, read, writable, write
-from stepnet.files.model import Array, Model, Module, bare, family
+from stepnet.files.model import Array, FileContents, Module, bare, family
 from stepnet.files.others import Others, RenamedArray, others
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import read_back, verify_file, weights
@@ -163,7 +163,7 @@ def without_prefix(
 
 
 def converted_others(
-    model: Model, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
+    model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
 ) -> Others:
     """The other arrays of a model for a new file, by the conventions of the new framework if it is certain
     what they are. It is never certain if a file has layouts of several frameworks.
@@ -202,7 +202,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
             )
 
 
-def notes_on_overrides(model: Model, module: Module) -> Iterator[str]:
+def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
     """Notes on semantics for which the value that the user states differs from the file's."""
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():

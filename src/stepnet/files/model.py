@@ -133,7 +133,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Model:
+class FileContents:
     """The recurrent modules of a file, and everything else in it.
 
     Attributes:
@@ -266,7 +266,7 @@ def among(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     classes: Mapping[str, str] | None = None,
     unspecified: str = WEIGHTS,
-) -> Model:
+) -> FileContents:
     """The model of a file of arrays, whose modules are recognised by the arrays' names and shapes.
 
     Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
@@ -279,7 +279,7 @@ def among(
     suffix: a suffix that array names may have.
     settings: the settings of modules in the framework's terms, by the prefix of the module's names.
     classes: the names of classes that the user's program defines, by the prefix of the module's names.
-    unspecified: as for `Model`.
+    unspecified: as for `FileContents`.
     """
     plain_arrays = plain(arrays) if "torch" in frameworks else Plain(arrays)
     full_names = {name.removesuffix(suffix): name for name in plain_arrays.arrays}
@@ -309,7 +309,7 @@ def among(
     layouts_here = [name for module in modules for name in module.layouts]
     left = {name: shape for name, shape in shapes.items() if full_names[name] in rest}
     damaged = damaged_layers(left, full_names, layouts_here, frameworks)
-    return Model(
+    return FileContents(
         path,
         modules,
         rest,

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files import jsons
-from stepnet.files.model import Array, Model, Module
+from stepnet.files.model import Array, FileContents, Module
 from stepnet.files.paths import existing, new_file
 from stepnet.files.store import Store
 from stepnet.layout.options import option
@@ -34,7 +34,7 @@ DTYPES = {
 }
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FileContents:
     """The model of a raw buffer, which has one module."""
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
@@ -45,7 +45,7 @@ def read(path: Path) -> Model:
     if not is_flat(sizes, int) or not is_flat(semantics, str | int | float):
         raise FileError(f"{path}: sizes and semantics are numbers or words by name")
     module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=semantics)
-    return Model(str(path), (module,))
+    return FileContents(str(path), (module,))
 
 
 def is_flat(value: Any, kind: Any) -> bool:

@@ -27,7 +27,7 @@ from stepnet.model.decoder import Front, Writer
 from stepnet.model.executables import put_latest
 from stepnet.model.feedback import OWN, Choice, feedback
 from stepnet.model.feeds import Feed
-from stepnet.model.layers import Leaf, leaves_of
+from stepnet.model.layers import LayerArguments, leaves_of
 from stepnet.model.one_step import refusal
 from stepnet.model.program import Program, StepProgram
 from stepnet.model.recurrence import RNN
@@ -49,14 +49,14 @@ MOST_KEPT = 8
 
 
 @dataclass(frozen=True)
-class Made:
+class CompiledGeneration:
     """The recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
 
     program: Program
     memories: list[Any]
 
 
-KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Made]]" = WeakKeyDictionary()
+KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
     return None
 
 
-def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
+def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
     """The programs of all layers, which one plan each runs; or the reason why one is not a step of a net."""
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
@@ -129,7 +129,9 @@ def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
     return programs
 
 
-def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> Made | str:
+def made_for(
+    writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
+) -> CompiledGeneration | str:
     """The recurrence that writes symbols; or the reason why there is none."""
     programs = programs_of(parts, writer)
     if isinstance(programs, str):
@@ -144,7 +146,7 @@ def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> M
     engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
     if engine != ENGINE:
         return "the net of a step with its symbols is refused by the engine"
-    return Made(program, [program.memory for program in programs])
+    return CompiledGeneration(program, [program.memory for program in programs])
 
 
 def same_table(feed: Feed, program: Program) -> bool:

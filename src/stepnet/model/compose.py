@@ -22,7 +22,7 @@ from stepnet.model.merge import checked_merge, merged
 from stepnet.model.recurrence import RNN
 
 if TYPE_CHECKING:
-    from stepnet.model.streams.layers import Layers, Leaf
+    from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Bidirectional(Combination):
                         f"the {name} direction is made with reverse={reverse}, and {rnn!r} is not"
                     )
 
-    def stepped(self, engine: Order) -> "Leaf | Layers":
+    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Raises `InputError`: a stream has no last step to begin at."""
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
@@ -160,7 +160,7 @@ class Stack(Combination):
         for place, layer in enumerate(self.layers):
             recurrences(layer, f"layer {place}")
 
-    def stepped(self, engine: Order) -> "Leaf | Layers":
+    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
         return streamed(self)
 
@@ -208,15 +208,15 @@ Layer = RNN | Combination
 DIRECTIONS = ("forward", "backward")
 
 
-def streamed(layer: Layer) -> "Leaf | Layers":
+def streamed(layer: Layer) -> "StreamedRecurrence | Layers":
     """What a stream runs of a layer; raises `InputError` for one that begins at the last step."""
-    from stepnet.model.streams.layers import Layers, Leaf
+    from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
     if isinstance(layer, RNN):
-        return Leaf.of(layer)
+        return StreamedRecurrence.of(layer)
     if isinstance(layer, Bidirectional):
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
-    parts: list[Leaf | Layers] = []
+    parts: list[StreamedRecurrence | Layers] = []
     for place, part in enumerate(layer.layers):
         with named(f"layer {place}"):
             parts.append(streamed(part))

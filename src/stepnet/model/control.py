@@ -210,7 +210,7 @@ def check_lengths(mask: Ragged, like: Ragged) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PieceResults:
     """Some steps of each sequence, with their outputs end to end.
 
     rows: the sequences.
@@ -241,7 +241,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     most = call.positions.lengths
     memories, steps = call.initial, 0
     final: list[Array] = []
-    pieces: list[Piece] = []
+    pieces: list[PieceResults] = []
     while not pieces or len(rows):
         steps = next_piece(steps)
         lengths = np.minimum(most[rows] - taken[rows], steps)
@@ -252,7 +252,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
             whole[rows] = memory
         used = results.final[-1] - taken[rows]
         kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
-        pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in results.outputs]))
+        pieces.append(PieceResults(rows, taken[rows], used, [output[kept] for output in results.outputs]))
         taken[rows] += used
         left = ~results.final[ended] & (taken[rows] < most[rows])
         memories, rows = [memory[left] for memory in results.final], rows[left]
@@ -288,7 +288,7 @@ def some_steps(
     return Call(positions, sequences, memories, still, step_offset=before)
 
 
-def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
+def put_together(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
     """The outputs of all pieces, sequence after sequence; with `last_only` only the last steps."""
     offsets = offsets_of(lengths)
     outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]

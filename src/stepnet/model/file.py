@@ -20,7 +20,7 @@ from stepnet.errors import FileError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.files.choice import LayoutChoice, check_agrees
 from stepnet.files.formats import read
-from stepnet.files.model import Model, Module, bare
+from stepnet.files.model import FileContents, Module, bare
 from stepnet.files.paths import existing
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import weights
@@ -177,7 +177,7 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
 
 
-def check_sizes(model: Model, stated: Mapping[str, int]) -> None:
+def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
     """Raises `LayoutError` for a module with a known layout whose arrays do not fit it.
 
     stated: the sizes that the user states.
@@ -188,7 +188,7 @@ def check_sizes(model: Model, stated: Mapping[str, int]) -> None:
                 replace(module, sizes={**stated, **module.sizes}).solved_sizes()
 
 
-def check_whole(model: Model) -> None:
+def check_whole(model: FileContents) -> None:
     """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
     names = [
         f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
@@ -205,7 +205,7 @@ def check_whole(model: Model) -> None:
         raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
 
 
-def check_alone(model: Model, modules: Sequence[Module]) -> None:
+def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
     """Raises `LayoutError` for a use of recurrent layers in a model that layers in a row do not express."""
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
     first = modules[0]

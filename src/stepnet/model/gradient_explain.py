@@ -21,7 +21,7 @@ FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedValue:
     """One value that is saved for the backward half: its description, type, extent, and bytes per entry."""
 
     name: str
@@ -54,7 +54,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """The bytes that are held beyond arguments and results.
 
     kept: between forward and backward pass.
@@ -81,7 +81,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BatchSizes:
     """A batch of so many sequences of so many steps: its flops forward and backward, and what it holds."""
 
     rows: int
@@ -105,10 +105,10 @@ class GradientExplanation:
     kinds: tuple[str, ...]
     checkpoint: Checkpoint
     engine: str | None
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedValue, ...]
     halves: tuple[Half, ...]
-    memory: Memory
-    sizes: Sizes | None
+    memory: MemoryUse
+    sizes: BatchSizes | None
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
@@ -139,7 +139,7 @@ def gradient_explanation(
     )
     memory = facts.memory
     between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
-    sizes = Sizes(rows, steps, forward, backward, between, most)
+    sizes = BatchSizes(rows, steps, forward, backward, between, most)
     return replace(made, sizes=sizes)
 
 
@@ -157,9 +157,9 @@ def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
 class SectionFacts:
     """The values that a section saves, its halves, and the memory that it holds."""
 
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedValue, ...]
     halves: tuple[Half, ...]
-    memory: Memory
+    memory: MemoryUse
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
@@ -187,7 +187,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
             kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
     most = sum_of(most, {extent: count for extent, count in once.items() if extent in (CONST, ROWS)})
     pieces = (0, None) if run.checkpoint is None else (ahead, piece)
-    return SectionFacts(tuple(saved), tuple(halves), Memory(kept, most, *pieces))
+    return SectionFacts(tuple(saved), tuple(halves), MemoryUse(kept, most, *pieces))
 
 
 def of_section(part: SectionRun) -> SectionFacts:
@@ -212,7 +212,7 @@ def of_halves(run: Halved) -> SectionFacts:
     values = [run.first.net.results[place] for place in run.saved]
     extra = {place for place in run.saved if place >= run.own}
     kept = bytes_of(run.first.net.type_of(run.first.net.results[place]) for place in extra)
-    return SectionFacts(tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second)))
+    return SectionFacts(tuple(saved_values(run.first.net, values)), halves, MemoryUse(kept, held(second)))
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
@@ -226,7 +226,7 @@ def of_pieces(part: InPieces) -> SectionFacts:
     )
     read = () if again is None else saved_values(again.net, [again.net.results[at] for at in part.saved])
     memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
-    memory = Memory({}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part))
+    memory = MemoryUse({}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part))
     return SectionFacts(tuple(read), tuple(halves), memory)
 
 
@@ -251,7 +251,7 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
         for value in facts.saved
     )
     halves = tuple(replace(half, costs=divided_costs(half.costs, size), blocks=size) for half in facts.halves)
-    memory = Memory(divided(facts.memory.kept, size), divided(facts.memory.most, size))
+    memory = MemoryUse(divided(facts.memory.kept, size), divided(facts.memory.most, size))
     return SectionFacts(saved, halves, memory)
 
 
@@ -280,11 +280,11 @@ def types_of(net: Net) -> list[Type]:
     return [net.type_of(number) for number in net.results]
 
 
-def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[Saved]:
+def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
     """The values of a net that are saved, by what they are in the step."""
     for number in numbers:
         type_ = net.type_of(number)
-        yield Saved(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
+        yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:

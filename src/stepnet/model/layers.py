@@ -39,7 +39,7 @@ Kind = TypeVar("Kind", bound="RNN | Combination")
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LayerArguments:
     """One recurrence among layers: what it is called there, and what the caller gives it."""
 
     rnn: RNN
@@ -50,11 +50,11 @@ class Leaf:
 
 def leaves_of(
     layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
-) -> list[Leaf]:
+) -> list[LayerArguments]:
     """Every recurrence of a layer with its initial memories and statics, in the order they run."""
     if isinstance(layer, RNN):
         with named(*names):
-            return [Leaf(layer, names, initial, Statics.of(statics, count))]
+            return [LayerArguments(layer, names, initial, Statics.of(statics, count))]
     with named(*names):
         initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
     parts = zip(layer.part_names, layer.layers, initial_parts, static_parts, strict=True)
@@ -62,7 +62,7 @@ def leaves_of(
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltRecurrence:
     """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
     numbers of its inputs and last memories.
     """
@@ -79,7 +79,7 @@ class Made:
 class LayersProgram(Program):
     """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
 
-    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[Made]) -> None:
+    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
         count = len(leaves(memory))
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
@@ -123,7 +123,7 @@ class LayerPrograms(Generic[Kind]):
         return Reading(batch, program, program, call, ends=False)
 
     def program_for(
-        self, batch: Batch, parts: list[Leaf], last_only: bool, masked: str | None
+        self, batch: Batch, parts: list[LayerArguments], last_only: bool, masked: str | None
     ) -> LayersProgram:
         """The program for such arguments, kept by their dtypes, features and levels."""
 
@@ -135,10 +135,13 @@ class LayerPrograms(Generic[Kind]):
         return self.programs.for_arrays(key, made)
 
 
-def apart(parts: list[Leaf]) -> list[Leaf]:
+def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
     """The same with statics that are sequences on axes of their own, unless their lengths are the same."""
     known: dict[str, Array] = {}
-    return [Leaf(part.rnn, part.names, part.initial, part.statics.beside_others(known)) for part in parts]
+    return [
+        LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))
+        for part in parts
+    ]
 
 
 @dataclass
@@ -146,10 +149,10 @@ class Wiring:
     """The net of layers as it is made, for such a batch."""
 
     batch: Batch
-    parts: list[Leaf]
+    parts: list[LayerArguments]
     control: Control
     builder: Builder = field(default_factory=Builder)
-    made: list[Made] = field(default_factory=list[Made])
+    made: list[BuiltRecurrence] = field(default_factory=list[BuiltRecurrence])
 
     def program(self, layer: Layer, last_only: bool) -> LayersProgram:
         """The object that runs the layers as one net."""
@@ -188,7 +191,7 @@ class Wiring:
         with named(*names):
             return layer.output_of(outputs, last_only), layer.together(memories)
 
-    def recurrence(self, part: Leaf, x: Any, last_only: bool) -> tuple[Any, Any]:
+    def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
         """The outputs of one recurrence, or its last ones, and the structure of its memory."""
         rnn, builder = part.rnn, self.builder
         x = rnn.as_declared(x)
@@ -217,7 +220,7 @@ class Wiring:
         operands = [*(value.number for value in leaves(x)), *self.mask, *memories]
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
         results = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
-        made = Made(
+        made = BuiltRecurrence(
             rnn, program.memory, program.traced.last, memories, statics, params, results.memories[:count]
         )
         self.made.append(made)

@@ -28,7 +28,7 @@ from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
     from stepnet.model.gradients import GradientSource
-    from stepnet.model.streams.layers import Layers, Leaf
+    from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
 Array = np.ndarray
@@ -94,7 +94,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def stepped(self, engine: Order) -> "Leaf | Layers":
+    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """The recurrences that a stream steps; raises `InputError` for a model that has no stream."""
 
     @abstractmethod

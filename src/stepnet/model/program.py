@@ -17,7 +17,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.plan.stored import KeptSchedule
+from stepnet.compiler.plan.stored_schedule import KeptSchedule
 from stepnet.compiler.targets import Bound, Kernel, Order, Results, choose
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.collector import paused_collector

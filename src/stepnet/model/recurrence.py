@@ -21,7 +21,7 @@ from stepnet.model.reading import Reading
 if TYPE_CHECKING:
     from stepnet.model.gradients import GradientSource
     from stepnet.model.scopes import Scopes
-    from stepnet.model.streams.layers import Leaf
+    from stepnet.model.streams.layers import StreamedRecurrence
 
 
 class RNN(Declared):
@@ -222,11 +222,11 @@ class RNN(Declared):
         """The outputs of a call without its final memory; last_only: as for a call."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
-    def stepped(self, engine: Order) -> "Leaf":
+    def stepped(self, engine: Order) -> "StreamedRecurrence":
         """The recurrence that a stream steps; raises `InputError` for one that has no stream."""
-        from stepnet.model.streams.layers import Leaf  # late: not everybody has streams
+        from stepnet.model.streams.layers import StreamedRecurrence  # late: not everybody has streams
 
-        return Leaf.of(self)
+        return StreamedRecurrence.of(self)
 
     def gradient_source(self) -> "GradientSource":
         """The value that `vjp` and `value_and_grad` differentiate."""

@@ -190,7 +190,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], LevelSizes(0)), strict=True))
 
 
-def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
+def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
     """The outputs and next memories after masking; those of the step itself are not masked."""
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
@@ -206,7 +206,7 @@ def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> di
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordedValues:
     """The values of a recurrence, step after step: for each step those of all sequences that have it.
 
     types: of the values. offsets: of the steps that count. order: the places of these steps among all, in the
@@ -250,7 +250,7 @@ def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Record:
+def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> RecordedValues:
     """The values of a recurrence at each step: the results of the net of named values, then those of its own
     body.
 
@@ -283,4 +283,4 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
-    return Record(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)
+    return RecordedValues(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)

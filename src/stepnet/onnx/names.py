@@ -38,7 +38,7 @@ HALVES = {10: "float16", 16: "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Row:
+class OnnxOperator:
     """An operator of ONNX.
 
     rule: its results for a node.
@@ -51,7 +51,7 @@ class Row:
     counts: bool = False
 
 
-def elementwise(operator: str, **attributes: float) -> Row:
+def elementwise(operator: str, **attributes: float) -> OnnxOperator:
     """The row of an elementwise operator.
 
     operator: its name in the table of elementwise operators.
@@ -62,19 +62,19 @@ def elementwise(operator: str, **attributes: float) -> Row:
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
-    return Row(rule, OPERATORS[operator].fact, OPERATORS[operator].counts)
+    return OnnxOperator(rule, OPERATORS[operator].fact, OPERATORS[operator].counts)
 
 
-def variadic(operator: str, counts: bool = False) -> Row:
+def variadic(operator: str, counts: bool = False) -> OnnxOperator:
     """The row of an elementwise operator of two operands that ONNX has for any number of them."""
-    return Row(lambda call: pointwise.folded(operator, call.present), counts=counts)
+    return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
-) -> Row:
+) -> OnnxOperator:
     """The row of an operator without attributes: a function of a number of operands."""
-    return Row(lambda call: function(*map(call.operand, range(count))), fact, counts)
+    return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def gemm(call: OnnxCall) -> Placed:
 # ---- over axes ---------------------------------------------------------------------------------------------
 
 
-def reduction(how: str) -> Row:
+def reduction(how: str) -> OnnxOperator:
     """The row of a reduction. how: its name in `importers.reductions`."""
 
     def rule(call: OnnxCall) -> Placed:
@@ -156,13 +156,13 @@ def reduction(how: str) -> Row:
         axes = range(len(x.axes)) if axes is None else axes
         return reductions.reduce(x, axes, how, call.flag("keepdims", True), call.like, call.padded)
 
-    return Row(rule)
+    return OnnxOperator(rule)
 
 
 OverAxis = Callable[[Placed, int, bool], Placed]
 
 
-def over_axis(function: OverAxis) -> Row:
+def over_axis(function: OverAxis) -> OnnxOperator:
     """The row of a softmax. Before opset 13 it is over an axis and all following ones, which must then be
     features.
     """
@@ -176,7 +176,7 @@ def over_axis(function: OverAxis) -> Row:
         together = x.shaped((*x.axes[:axis], (prod(features_of(x.axes[axis:])),)))
         return function(together, axis, call.padded).shaped(x.axes)
 
-    return Row(rule)
+    return OnnxOperator(rule)
 
 
 def cumsum(call: OnnxCall) -> Placed:
@@ -335,92 +335,92 @@ def gather(call: OnnxCall) -> Placed:
     return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
 
 
-ONNX: Mapping[str, Row] = {
+ONNX: Mapping[str, OnnxOperator] = {
     "Abs": elementwise("absolute"),
     "Add": elementwise("add"),
     "And": elementwise("logical_and"),
-    "ArgMax": Row(argmax),
+    "ArgMax": OnnxOperator(argmax),
     "Atan": elementwise("arctan"),
-    "BatchNormalization": Row(batch_norm),
-    "Cast": Row(cast, padding.converted),
-    "CastLike": Row(cast_like),
+    "BatchNormalization": OnnxOperator(batch_norm),
+    "Cast": OnnxOperator(cast, padding.converted),
+    "CastLike": OnnxOperator(cast_like),
     "Ceil": elementwise("ceil"),
-    "Clip": Row(clip),
-    "Concat": Row(concat),
-    "Constant": Row(constant_),
-    "ConstantOfShape": Row(constant_of_shape),
+    "Clip": OnnxOperator(clip),
+    "Concat": OnnxOperator(concat),
+    "Constant": OnnxOperator(constant_),
+    "ConstantOfShape": OnnxOperator(constant_of_shape),
     "Cos": elementwise("cos"),
     "Cosh": elementwise("cosh"),
-    "CumSum": Row(cumsum),
+    "CumSum": OnnxOperator(cumsum),
     "Div": elementwise("quotient"),
-    "Dropout": Row(dropout),
+    "Dropout": OnnxOperator(dropout),
     "Elu": elementwise("elu", alpha=1.0),
     "Equal": elementwise("equal"),
     "Erf": elementwise("erf"),
     "Exp": elementwise("exp"),
-    "Expand": Row(expand, padding.moved),
-    "Flatten": Row(flatten, padding.moved),
+    "Expand": OnnxOperator(expand, padding.moved),
+    "Flatten": OnnxOperator(flatten, padding.moved),
     "Floor": elementwise("floor"),
-    "GRU": Row(recurrence),
-    "Gather": Row(gather),
-    "Gelu": Row(gelu),
-    "Gemm": Row(gemm),
+    "GRU": OnnxOperator(recurrence),
+    "Gather": OnnxOperator(gather),
+    "Gelu": OnnxOperator(gelu),
+    "Gemm": OnnxOperator(gemm),
     "Greater": elementwise("greater"),
     "GreaterOrEqual": elementwise("greater_equal"),
     "HardSigmoid": elementwise("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": elementwise("hard_swish"),
-    "Identity": Row(lambda call: call.x),
-    "LSTM": Row(recurrence),
-    "LayerNormalization": Row(layer_norm),
+    "Identity": OnnxOperator(lambda call: call.x),
+    "LSTM": OnnxOperator(recurrence),
+    "LayerNormalization": OnnxOperator(layer_norm),
     "LeakyRelu": elementwise("leaky_relu", alpha=0.01),
     "Less": elementwise("less"),
     "LessOrEqual": elementwise("less_equal"),
     "Log": elementwise("log"),
     "LogSoftmax": over_axis(reductions.log_softmax),
-    "Loop": Row(loop),
-    "MatMul": Row(matrix_product),
+    "Loop": OnnxOperator(loop),
+    "MatMul": OnnxOperator(matrix_product),
     "Max": variadic("maximum", counts=True),
-    "Mean": Row(lambda call: pointwise.mean(*call.present)),
+    "Mean": OnnxOperator(lambda call: pointwise.mean(*call.present)),
     "Min": variadic("minimum", counts=True),
-    "Mod": Row(modulo, counts=True),
+    "Mod": OnnxOperator(modulo, counts=True),
     "Mul": elementwise("multiply"),
     "Neg": elementwise("negative"),
     "Not": elementwise("logical_not"),
     "Or": elementwise("logical_or"),
     "PRelu": elementwise("leaky_relu"),
-    "Pad": Row(pad),
+    "Pad": OnnxOperator(pad),
     "Pow": of_operands(pointwise.power, 2, counts=True),
-    "RNN": Row(recurrence),
-    "Range": Row(range_),
+    "RNN": OnnxOperator(recurrence),
+    "Range": OnnxOperator(range_),
     "Reciprocal": elementwise("reciprocal"),
     "ReduceMax": reduction("max"),
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),
     "ReduceSum": reduction("sum"),
     "Relu": elementwise("relu"),
-    "Reshape": Row(reshape, padding.moved),
+    "Reshape": OnnxOperator(reshape, padding.moved),
     "Round": elementwise("rint"),
-    "Scan": Row(scan),
+    "Scan": OnnxOperator(scan),
     "Selu": elementwise("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
-    "Shape": Row(shape),
+    "Shape": OnnxOperator(shape),
     "Sigmoid": elementwise("sigmoid"),
     "Sign": elementwise("sign"),
     "Sin": elementwise("sin"),
     "Sinh": elementwise("sinh"),
-    "Slice": Row(slice_),
+    "Slice": OnnxOperator(slice_),
     "Softmax": over_axis(reductions.softmax),
     "Softplus": elementwise("softplus"),
     "Softsign": elementwise("softsign"),
-    "Split": Row(split),
+    "Split": OnnxOperator(split),
     "Sqrt": elementwise("sqrt"),
-    "Squeeze": Row(squeeze, padding.moved),
+    "Squeeze": OnnxOperator(squeeze, padding.moved),
     "Sub": elementwise("subtract"),
     "Sum": variadic("add"),
     "Tan": elementwise("tan"),
     "Tanh": elementwise("tanh"),
     "ThresholdedRelu": elementwise("thresholded_relu", alpha=1.0),
-    "Transpose": Row(transpose, padding.moved),
-    "Unsqueeze": Row(unsqueeze, padding.moved),
+    "Transpose": OnnxOperator(transpose, padding.moved),
+    "Unsqueeze": OnnxOperator(unsqueeze, padding.moved),
     "Where": of_operands(pointwise.where, 3, padding.chosen, counts=True),
     "Xor": elementwise("logical_xor"),
 }

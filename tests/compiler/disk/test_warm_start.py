@@ -23,7 +23,7 @@ from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule
-from stepnet.compiler.plan.stored import MOST_BYTES, KeptSchedule, key_of
+from stepnet.compiler.plan.stored_schedule import MOST_BYTES, KeptSchedule, key_of
 from stepnet.compiler.targets.cpu import LlvmEngine, available_targets, host_target
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
 from stepnet.compiler.targets.cpu.machine import image, stored_code, target

@@ -14,7 +14,7 @@ from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import LayoutChoice
 from stepnet.files.formats import read
 from stepnet.files.interchange import compare, converted, result
-from stepnet.files.model import Model, Module, bare, unwrapped
+from stepnet.files.model import FileContents, Module, bare, unwrapped
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import weights
 from stepnet.layout.options import option
@@ -198,7 +198,7 @@ def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
     return all(one == other for one, other in pairs)
 
 
-def left_out(models: Sequence[Model], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
+def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
     """Lists the layers and arrays of files that are not among the compared modules."""
     names = list[str]()
     for model, compared in zip(models, chosen, strict=True):
@@ -221,7 +221,9 @@ def comparison_title(first: Module, second: Module) -> str:
     return " and ".join(name for name in names if name)
 
 
-def modules(files: Sequence[str], choice: LayoutChoice) -> tuple[list[Model], list[tuple[Module, ...]]]:
+def modules(
+    files: Sequence[str], choice: LayoutChoice
+) -> tuple[list[FileContents], list[tuple[Module, ...]]]:
     """Reads files; returns their contents, and the modules of each that were chosen, or its only module."""
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:

@@ -4,7 +4,7 @@ backward pass.
 
 from dataclasses import dataclass, field, replace
 
-from stepnet.compiler.grad.saved import saved_values
+from stepnet.compiler.grad.saved_values import saved_values
 from stepnet.compiler.net.ir import Builder, Net
 
 

@@ -20,7 +20,7 @@ from stepnet.files.checkpoint.cells import GraphCell, cells
 from stepnet.files.checkpoint.modules import by_names, model_of, version_of
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.tensors import tensor
-from stepnet.files.model import Array, Model, Module
+from stepnet.files.model import Array, FileContents, Module
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
 from stepnet.layout.options import option
@@ -34,7 +34,7 @@ TURNED = "runs from the last step, and the order in which its outputs are taken 
 PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute nothing
 
 
-def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
+def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
     """The recurrent layers of a file that is a graph, or of a SavedModel without variables.
 
     layout, layouts: as for a checkpoint. Raises `FileError`, with the path, for a file that is no graph, or
@@ -64,8 +64,8 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
 
 
 def with_cells(
-    model: Model, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
-) -> Model:
+    model: FileContents, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
+) -> FileContents:
     """A model with the cells of its graph as modules; a cell of unknown kind and layout becomes a problem."""
     modules: list[Module] = []
     problems = dict(model.problems)

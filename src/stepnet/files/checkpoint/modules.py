@@ -18,7 +18,7 @@ from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.modules import modules_of
 from stepnet.files.keras.names import DIRECTIONS
 from stepnet.files.keras.parts import CELL, STACK, LayerPart, Steps, part_at, words_of
-from stepnet.files.model import Array, Model, among
+from stepnet.files.model import Array, FileContents, among
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
 NEEDED = {"kernel", "recurrent_kernel"}
@@ -26,7 +26,7 @@ KERAS_3 = {"_layers", "_operations", "_functional", "_all_variables"}  # attribu
 ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 
 
-def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """The recurrent layers of a checkpoint.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names.
@@ -49,7 +49,7 @@ def model_of(
     frameworks: tuple[str, ...],
     layout: str | None,
     layouts: Mapping[str, str],
-) -> Model:
+) -> FileContents:
     """A model with Keras' layers among variables, and the layers found among the other variables."""
     may_be_keras = layout is None or layout.startswith("keras")
     modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()

@@ -25,7 +25,7 @@ from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
 from stepnet.files.keras.nodes import Config, class_of, table
 from stepnet.files.keras.parts import LayerPart, Steps, check_complete, is_filled, places
-from stepnet.files.model import Array, Model
+from stepnet.files.model import Array, FileContents
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
 
@@ -34,7 +34,7 @@ PROGRAM = "its graph is a program, which is not read"
 ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 
 
-def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """The recurrent layers of a SavedModel; path is its folder, or the saved_model.pb in it.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises

@@ -23,7 +23,7 @@ from stepnet.files.keras.new_layers import names_of, new_layers
 from stepnet.files.keras.nodes import class_of
 from stepnet.files.keras.parts import LayerPart
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import WEIGHTS, Array, Model, Module, among
+from stepnet.files.model import WEIGHTS, Array, FileContents, Module, among
 from stepnet.files.others import Stated
 from stepnet.layout.damaged import Damage
 from stepnet.layout.find import find
@@ -34,7 +34,7 @@ FRAMEWORKS = ("keras", "keras2", "keras1")
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 
 
-def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """The recurrent layers of a file, each a module, in the model's order.
 
     layout, layouts: the stated layout, of all modules and by name, for cells whose classes are not Keras'
@@ -46,7 +46,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     modules = modules_of(path, file, layout, layouts or {})
     used = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in used}
-    model = Model(
+    model = FileContents(
         str(path),
         modules,
         rest,
@@ -58,7 +58,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     return with_architecture(model, file)
 
 
-def with_architecture(model: Model, file: KerasFile) -> Model:
+def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
     """A model with the layers of its configuration that are no modules, and its inputs."""
     configured = file.configured
     return replace(

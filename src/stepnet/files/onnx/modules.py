@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, bare
+from stepnet.files.model import Array, FileContents, Module, bare
 from stepnet.files.onnx import file
 from stepnet.files.onnx.node import STATES, WEIGHTS, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
@@ -23,11 +23,11 @@ BEGINS = {
 }
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FileContents:
     """The recurrent nodes of a model, each a module."""
     model = file.contents(path)
     modules = tuple(module(path, node) for node in model.nodes)
-    return Model(str(path), modules, model.rest, model.others, problems=model.unrolled, unspecified="")
+    return FileContents(str(path), modules, model.rest, model.others, problems=model.unrolled, unspecified="")
 
 
 def module(path: Path, node: OnnxNode) -> Module:

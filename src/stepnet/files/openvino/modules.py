@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.axes import Axes
-from stepnet.files.model import Array, Model, Module
+from stepnet.files.model import Array, FileContents, Module
 from stepnet.files.openvino import ir
 from stepnet.files.openvino.ir import OpenVinoLayer
 from stepnet.files.openvino.names import (
@@ -28,7 +28,7 @@ from stepnet.layout.registry import record
 FAR = 64  # layers between an operator and the source of its input
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FileContents:
     """The recurrent operators of a model, each a module, and its other constants.
 
     Raises `FileError`, with the path.
@@ -45,7 +45,7 @@ def read(path: Path) -> Model:
             and layer.data.get("element_type") in ir.KINDS
             and names[id(layer)] not in used
         }
-        return Model(str(path), modules, rest, tuple(others(layers, names, data)), unspecified="")
+        return FileContents(str(path), modules, rest, tuple(others(layers, names, data)), unspecified="")
     except FileError as error:
         has_path = str(error).startswith(str(path.parent / path.stem))
         raise FileError(str(error) if has_path else f"{path}: {error}") from None
@@ -211,7 +211,7 @@ def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Origin:
+class InputOrigin:
     """The source of an input: a layer, the number of its output, and the layers in between."""
 
     layer: OpenVinoLayer | None
@@ -219,10 +219,10 @@ class Origin:
     through: tuple[OpenVinoLayer, ...]
 
 
-def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> Origin:
+def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
     """The source of an input of a layer, behind layers of some kinds."""
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)
         layer, place = source, 0
-    return Origin(source, layer.ports[place] - len(source.inputs) if source else 0, tuple(through))
+    return InputOrigin(source, layer.ports[place] - len(source.inputs) if source else 0, tuple(through))

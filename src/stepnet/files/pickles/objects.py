@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.files.model import WEIGHTS, Model
+from stepnet.files.model import WEIGHTS, FileContents
 from stepnet.files.pickles.program import RecurrentProgram
 from stepnet.files.pickles.values import Inside, Pairs, PickledCall, children, leaves, parts
 from stepnet.files.pickles.wiring import wired
@@ -50,7 +50,7 @@ class TorchFile:
         """Arrays with the settings and classes of the modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
-    def wired(self, model: Model) -> Model:
+    def wired(self, model: FileContents) -> FileContents:
         """A model of these arrays with the modules as the program uses them, if there is one."""
         return model if self.program is None else wired(model, self.program, self.arrays)
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stepnet.errors import LayoutError
-from stepnet.files.model import Array, Model, Module, bare
+from stepnet.files.model import Array, FileContents, Module, bare
 from stepnet.files.pickles.program import OperatorCall, RecurrentProgram
 from stepnet.layout.options import OPTIONS
 
 
-def wired(model: Model, program: RecurrentProgram, arrays: Mapping[str, Array]) -> Model:
+def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, Array]) -> FileContents:
     """A model with the modules that a program uses, in its order, each with what it takes.
 
     A module that the program does not use is none of the model's: its arrays are other arrays. One that is

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, bare
+from stepnet.files.model import Array, FileContents, Module, bare
 from stepnet.files.stacks import layer_arrays
 from stepnet.files.tflite import file
 from stepnet.files.tflite.node import TfliteNode
@@ -15,7 +15,7 @@ from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FileContents:
     """The recurrent operators of a model, each a module."""
     model = file.read(path)
     names = {node.name for node in model.nodes}
@@ -24,7 +24,7 @@ def read(path: Path) -> Model:
     modules = tuple(
         replace(module, flipped=module.reverse and module.name not in taken) for module in modules
     )
-    return Model(str(path), modules, layers=model.others, unspecified="")
+    return FileContents(str(path), modules, layers=model.others, unspecified="")
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:

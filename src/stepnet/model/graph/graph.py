@@ -22,7 +22,7 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of
 
 if TYPE_CHECKING:
-    from stepnet.model.streams.layers import Leaf
+    from stepnet.model.streams.layers import StreamedRecurrence
 
 
 class Graph(Model):
@@ -135,14 +135,14 @@ class Graph(Model):
         outputs = self(sequences, engine=engine)
         return transform(last_step, outputs) if last_only else outputs
 
-    def stepped(self, engine: Order) -> "Leaf":
+    def stepped(self, engine: Order) -> "StreamedRecurrence":
         """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
         from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
-        from stepnet.model.streams.layers import Leaf
+        from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
             check_stream(known.net)
-        return Leaf(GraphStep(self._programs, engine))
+        return StreamedRecurrence(GraphStep(self._programs, engine))
 
     def gradient_source(self) -> GradientSource:
         """The value that `vjp` and `value_and_grad` differentiate."""

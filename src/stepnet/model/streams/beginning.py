@@ -50,7 +50,7 @@ class New:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AddedRows:
     """Rows that were added together, as the user gave them.
 
     count: how many they were. initial, statics: those of each layer. begun: how many steps of each were run
@@ -82,7 +82,7 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
     return memories
 
 
-def with_piece(pieces: Sequence[Piece], piece: Piece) -> tuple[Piece, ...]:
+def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
     """The pieces and a further one. Of those without rows only the last one counts, if it has any arrays: its
     shapes are looked at in the first step.
     """
@@ -90,9 +90,9 @@ def with_piece(pieces: Sequence[Piece], piece: Piece) -> tuple[Piece, ...]:
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
 
 
-def without(pieces: Sequence[Piece], rows: Array) -> tuple[Piece, ...]:
+def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
     """The pieces without these rows, which are counted over all of them."""
-    made: list[Piece] = []
+    made: list[AddedRows] = []
     first = 0
     for piece in pieces:
         gone = rows[(rows >= first) & (rows < first + len(piece.kept))] - first

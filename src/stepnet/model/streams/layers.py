@@ -34,13 +34,13 @@ class Stepped(Protocol):
 
 
 @dataclass(frozen=True)
-class Leaf:
+class StreamedRecurrence:
     """One recurrence. Its arguments and results are its own."""
 
     rnn: Stepped
 
     @classmethod
-    def of(cls, rnn: Declared) -> "Leaf":
+    def of(cls, rnn: Declared) -> "StreamedRecurrence":
         """The recurrence; raises `InputError` for one that has no stream."""
         if rnn.reverse:
             raise InputError(
@@ -71,7 +71,7 @@ class Layers:
     """Layers on top of each other. by_part: takes an argument apart into those of the layers."""
 
     by_part: Callable[[Any, str], Sequence[Any]]
-    layers: "tuple[Leaf | Layers, ...]"
+    layers: "tuple[StreamedRecurrence | Layers, ...]"
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:

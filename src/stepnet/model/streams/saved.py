@@ -46,7 +46,7 @@ LayerSteps = Sequence[tuple[Names, LayerStep]]
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRows:
     """Rows from a file. kinds: the steps that they are of. new: what each layer has of them. begun: how many
     steps each of them has taken.
     """
@@ -164,7 +164,7 @@ def form(structure: Any) -> Any:
 
 def read(
     path: str | Path, recurrences: Sequence[tuple[Names, Stepped]], running: Sequence[StepKind] | None
-) -> Saved:
+) -> SavedRows:
     """The rows of a file for these recurrences; raises `FileError` for a file that is not of them.
 
     running: the steps that the stream runs; None before the first one.
@@ -178,7 +178,7 @@ def read(
             with named(*names) if names else nullcontext():
                 kind = kind_of(rnn, layer, None if running is None else running[place])
                 own.append((names, kind))
-        return Saved([kind for _, kind in own], new_rows(arrays, own, len(begun)), begun)
+        return SavedRows([kind for _, kind in own], new_rows(arrays, own, len(begun)), begun)
     except StepnetError as error:
         raise FileError(f"{path}: {error}") from None
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.errors import named
-from stepnet.model.streams.beginning import LayerStep, New, Piece, begun_step, step_for
-from stepnet.model.streams.layers import Layers, Leaf, Names
+from stepnet.model.streams.beginning import AddedRows, LayerStep, New, begun_step, step_for
+from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
 from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.prepared import StepKind
 
@@ -23,13 +23,13 @@ def named_layer(names: Names) -> AbstractContextManager[Any]:
     return named(*names) if names else nullcontext()
 
 
-def first_moment(pieces: Sequence[Piece]) -> Moment:
+def first_moment(pieces: Sequence[AddedRows]) -> Moment:
     """The moment before the first step."""
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
-def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep, engine: Order) -> None:
+def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
     """Puts the rows there are before the first step into the layer at a place."""
     first = 0
     for piece in pieces:
@@ -39,8 +39,8 @@ def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep, engine: Ord
 
 
 def stepped(
-    layers: Leaf | Layers,
-    pieces: Sequence[Piece],
+    layers: StreamedRecurrence | Layers,
+    pieces: Sequence[AddedRows],
     moment: Moment,
     x: Any,
     places: Array,
@@ -62,7 +62,11 @@ def stepped(
 
 
 def unstepped(
-    layers: Leaf | Layers, pieces: Sequence[Piece], kinds: Sequence[StepKind], count: int, engine: Order
+    layers: StreamedRecurrence | Layers,
+    pieces: Sequence[AddedRows],
+    kinds: Sequence[StepKind],
+    count: int,
+    engine: Order,
 ) -> LayerSteps:
     """The steps of all layers with the rows there are before the first step, and room for so many."""
     steps: list[tuple[Names, LayerStep]] = []

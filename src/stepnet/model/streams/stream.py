@@ -13,15 +13,15 @@ from stepnet.errors import InputError, StepnetError
 from stepnet.model.batch import begun_steps
 from stepnet.model.program import Asked
 from stepnet.model.streams.beginning import (
+    AddedRows,
     New,
-    Piece,
     check_there_are_rows,
     computed_memories,
     with_piece,
     without,
 )
 from stepnet.model.streams.in_use import IN_USE, alone
-from stepnet.model.streams.layers import Layers, Leaf
+from stepnet.model.streams.layers import Layers, StreamedRecurrence
 from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.rows import chosen, chosen_once, sources
 from stepnet.model.streams.steps import LayerSteps, first_moment, named_layer, put, stepped, unstepped
@@ -50,13 +50,19 @@ class Stream:
     """
 
     def __init__(
-        self, layers: Leaf | Layers, rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
+        self,
+        layers: StreamedRecurrence | Layers,
+        rows: int,
+        initial: Any,
+        statics: Any,
+        engine: Asked,
+        begun: Any = None,
     ) -> None:
         self.layers, self.engine = layers, checked_engine(engine)
         self.in_use = False
         self._moment = NOTHING
         self._steps: LayerSteps | None = None
-        self._pieces: tuple[Piece, ...] = ()
+        self._pieces: tuple[AddedRows, ...] = ()
         count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
         self._pieces = with_piece((), self._piece(count, initial, statics, begun))
 
@@ -315,9 +321,9 @@ class Stream:
             self._steps = steps
             self._moment = moment
 
-    def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> Piece:
+    def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
         """Rows as a user gives them."""
-        return Piece(
+        return AddedRows(
             count,
             self.layers.split(initial, "initial"),
             self.layers.split(statics, "statics"),

@@ -20,7 +20,7 @@ from stepnet import cells
 from stepnet.compiler.targets.cpu import engine, host_target
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
 from stepnet.compiler.targets.cpu.emit import driver
-from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.running import chain, native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks

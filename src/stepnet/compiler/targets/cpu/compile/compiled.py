@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from stepnet.compiler.plan.load import Load
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.build import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
-from stepnet.compiler.targets.cpu.machine.words import WORDS
 from stepnet.compiler.targets.cpu.products.constants import Constants
 from stepnet.compiler.values.once import computed_once
 

@@ -12,9 +12,9 @@ from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
 from stepnet.compiler.targets.cpu.lower.needs import Needs
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.machine.words import WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 

@@ -8,8 +8,8 @@ from llvmlite import ir
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.emit.stage import RowsOutside, StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, TABLES, WORDS
 from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
-from stepnet.compiler.targets.cpu.machine.words import PROGRESS, TABLES, WORDS
 from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_while
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_ticks

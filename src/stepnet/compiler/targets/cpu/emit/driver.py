@@ -34,8 +34,8 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.early import count_steps, ending, refill
 from stepnet.compiler.targets.cpu.emit.emit import emit
-from stepnet.compiler.targets.cpu.emit.inner import emit_inner
-from stepnet.compiler.targets.cpu.emit.lanes import emit_lanes
+from stepnet.compiler.targets.cpu.emit.inner_recurrence import emit_inner
+from stepnet.compiler.targets.cpu.emit.lane_loops import emit_lanes
 from stepnet.compiler.targets.cpu.emit.stage import StageRows
 from stepnet.compiler.targets.cpu.emit.stretches import write_stretches
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable

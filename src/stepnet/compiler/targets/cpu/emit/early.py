@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.transfers import begin, end
-from stepnet.compiler.targets.cpu.machine.words import ENDING
+from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
 
 

@@ -10,7 +10,7 @@ from stepnet.compiler.targets.cpu.emit.reductions import emit_reduction
 from stepnet.compiler.targets.cpu.emit.scans import emit_scan
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.emit.units import emit_units
-from stepnet.compiler.targets.cpu.emit.words import emit_fold, emit_words_reduction
+from stepnet.compiler.targets.cpu.emit.word_reductions import emit_fold, emit_words_reduction
 from stepnet.compiler.targets.cpu.lower.loops import (
     CopyLoop,
     EncodeLoop,

@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop
 from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, arithmetic, bytes_of, left_layout
 from stepnet.compiler.targets.cpu.writing.code import I32, Code, width_of
-from stepnet.compiler.targets.cpu.writing.stored import INFINITY, bits_of, single_of
+from stepnet.compiler.targets.cpu.writing.storage_dtypes import INFINITY, bits_of, single_of
 
 ROUNDER = 1.5 * 2.0**23
 """Added to a float32 of much smaller magnitude, this constant leaves its rounded integer in the low bits."""

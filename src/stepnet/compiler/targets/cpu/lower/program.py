@@ -9,13 +9,14 @@ from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.plan import Plan, picks
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
-from stepnet.compiler.targets.cpu.lower.load import load
+from stepnet.compiler.targets.cpu.lower.loop_load import load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
 from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
 from stepnet.compiler.targets.cpu.lower.memories import MemoryPlaces, place_memories, place_static
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
+from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
 from stepnet.compiler.targets.cpu.machine.records import (
     LINE,
     Axis,
@@ -26,7 +27,6 @@ from stepnet.compiler.targets.cpu.machine.records import (
     Words,
 )
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.machine.words import ARRAYS, WORDS
 from stepnet.compiler.targets.cpu.products.constants import Constants
 
 IN_PLACE = ("float32", "float64")

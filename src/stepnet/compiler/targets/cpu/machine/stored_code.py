@@ -18,9 +18,9 @@ from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import listing, sources
 from stepnet.compiler.net.digest import digest
-from stepnet.compiler.targets.cpu.machine.build import MachineCode
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode
 from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.machine.target import Processor
 

@@ -24,7 +24,12 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import HEADS
 from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
-from stepnet.compiler.targets.cpu.writing.stored import like, rounded_bfloat16, single_of, widened_bfloat16
+from stepnet.compiler.targets.cpu.writing.storage_dtypes import (
+    like,
+    rounded_bfloat16,
+    single_of,
+    widened_bfloat16,
+)
 
 F32 = ir.FloatType()
 

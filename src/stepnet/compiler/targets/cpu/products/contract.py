@@ -22,7 +22,7 @@ import numpy as np
 
 from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.net.totals import contract as contract_in_numpy
-from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code

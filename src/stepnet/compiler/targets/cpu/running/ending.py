@@ -19,8 +19,8 @@ import numpy as np
 
 from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.words import ENDING
 from stepnet.compiler.targets.cpu.running.chain import KernelChain, write_words
 from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native

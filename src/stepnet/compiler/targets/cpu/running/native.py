@@ -10,10 +10,10 @@ from stepnet.compiler.plan.partition import Partition, partition
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
-from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, CALL_WORDS, WORDS
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.machine.words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish
 from stepnet.compiler.targets.cpu.running.form import (

@@ -21,8 +21,8 @@ import numpy as np
 
 from stepnet.compiler.plan.load import LANES, CallSize
 from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.machine.call_words import ENDLESS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.words import ENDLESS
 from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS, power_of_two
 from stepnet.compiler.targets.lanes import Lanes, lanes_for
 from stepnet.compiler.values.once import computed_once

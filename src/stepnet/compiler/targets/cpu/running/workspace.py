@@ -8,10 +8,7 @@ import numpy as np
 
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
-from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
-from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
-from stepnet.compiler.targets.cpu.machine.words import (
+from stepnet.compiler.targets.cpu.machine.call_words import (
     ENDING,
     LANE_TABLES,
     PROGRESS,
@@ -19,6 +16,9 @@ from stepnet.compiler.targets.cpu.machine.words import (
     STEP_TABLES,
     WORDS,
 )
+from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
 from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES
 
 SLACK = 16

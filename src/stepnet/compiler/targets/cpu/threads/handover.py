@@ -15,7 +15,7 @@ freed that a worker still uses, and no worker is lost.
 import ctypes
 from dataclasses import dataclass, fields
 
-from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
 from stepnet.compiler.targets.cpu.machine.target import host_target

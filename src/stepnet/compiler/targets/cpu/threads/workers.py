@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from stepnet.compiler.targets.cpu.machine.build import NativeFunction
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import aligned, view
 from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
 from stepnet.compiler.targets.cpu.machine.system import clock, semaphores

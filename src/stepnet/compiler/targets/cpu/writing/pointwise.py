@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cpu.writing.code import (
 )
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.cpu.writing.powers import power
-from stepnet.compiler.targets.cpu.writing.stored import STORED
+from stepnet.compiler.targets.cpu.writing.storage_dtypes import STORED
 from stepnet.compiler.values.dtypes import DTYPES
 
 Emit = Callable[..., ir.Value]

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.emit import emit
-from stepnet.compiler.targets.cpu.emit.lanes import range_of, record_of
+from stepnet.compiler.targets.cpu.emit.lane_loops import range_of, record_of
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, InnerLoop
 from stepnet.compiler.targets.cpu.writing.code import I64, Code

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from stepnet.compiler.net.types import extent_text
 from stepnet.compiler.plan.groups import has_inner
-from stepnet.compiler.plan.inner import why_in_parts
+from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.schedule import Part, Schedule
 
 
