@@ -39,7 +39,7 @@ HALVES = {10: "float16", 16: "bfloat16"}
 
 @dataclass(frozen=True)
 class Row:
-    """An operator of ONNX.
+    """Row of the table of ONNX's operators.
 
     rule: its results for a node.
     fact: what follows for padding steps from some of the operands; see `importers.padding`.
@@ -52,11 +52,7 @@ class Row:
 
 
 def elementwise(operator: str, **attributes: float) -> Row:
-    """The row of an elementwise operator.
-
-    operator: its name in the table of elementwise operators.
-    attributes: the attributes that are the numbers behind its operands, in order, with their defaults.
-    """
+    """Makes the row of an elementwise operator. attributes: ONNX's attributes with their defaults."""
 
     def rule(call: OnnxCall) -> Placed:
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
@@ -66,14 +62,14 @@ def elementwise(operator: str, **attributes: float) -> Row:
 
 
 def variadic(operator: str, counts: bool = False) -> Row:
-    """The row of an elementwise operator of two operands that ONNX has for any number of them."""
+    """Makes the row of an operator of two operands that ONNX has for any number of operands."""
     return Row(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> Row:
-    """The row of an operator without attributes: a function of a number of operands."""
+    """Makes the row of an operator without attributes: a function of a number of operands."""
     return Row(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
 
@@ -147,7 +143,7 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> Row:
-    """The row of a reduction. how: its name in `importers.reductions`."""
+    """Makes the row of a reduction. how: its name in `importers.reductions`."""
 
     def rule(call: OnnxCall) -> Placed:
         x, axes = call.x, call.integers(1, "axes")
@@ -163,7 +159,7 @@ Softmax = Callable[[Placed, int, bool], Placed]
 
 
 def over_axis(function: Softmax) -> Row:
-    """The row of a softmax. Before opset 13 it is over an axis and all following ones, which must then be
+    """Makes the row of a softmax. Before opset 13 it is over an axis and all following ones, which must be
     features.
     """
 

@@ -50,8 +50,9 @@ def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCell
 
 
 def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
-    """The activations of all directions; raises `ModelError` for one without an alpha or beta for which ONNX
-    has no default.
+    """Returns the activations of all directions.
+
+    Raises `ModelError` for an activation without an alpha or beta for which ONNX has no default.
     """
     names = attributes["activations"]
     numbers = {key: attributes[key] for key in ("activation_alpha", "activation_beta")}
