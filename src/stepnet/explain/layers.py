@@ -34,7 +34,7 @@ def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
 
 
 def part_sections(layer: Combination, order: Order, size: CallSize | None) -> Iterator[TitledSection]:
-    """The plan of each part, under its name."""
+    """Yields the sections on the plan of each part of a layer, under the part's name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
             if isinstance(part, Combination):

@@ -21,7 +21,7 @@ from stepnet.importers.values import as_dtype
 
 @dataclass(frozen=True)
 class PointwiseOperator:
-    """An elementwise operator.
+    """Elementwise operator, as a row of the table.
 
     function: its result, from arrays or values of a net, with numbers behind them where it has some.
     fact: what follows for padding steps from some of the operands; see `padding`.

@@ -39,7 +39,7 @@ SLOTS = {"rnn": ("h",), "gru": ("h",), "lstm": ("h", "c")}
 
 @dataclass(frozen=True)
 class PlacedCellStep:
-    """The step of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
+    """Step function of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
 
     cell: "rnn", "gru" or "lstm".
     activations: those of the gates, of the candidate, and of an LSTM's output, as far as the cell has them.
@@ -269,7 +269,7 @@ def state(value: Placed | None, number: int) -> Any:
 def run_direction(
     layer: PlacedLayer, number: int, x: Traced, initial: Sequence[Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The outputs and final memories of one direction.
+    """Runs a layer in one direction; returns (outputs per step, final memory by name).
 
     number: the number of the direction.
     x: the inputs, a value per step.

@@ -37,9 +37,11 @@ def reduce(
 ) -> Placed:
     """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
 
-    axes: the axes that are reduced. how: the name of a reduction, as "sum". keep: whether features of size
-    one take the place of the axes. like: a value per step, at whose steps a constant is repeated. padded:
-    whether the model has padding; its numbers must then leave the reduction unchanged.
+    axes: the axes that are reduced.
+    how: the name of a reduction, as "sum".
+    keep: whether features of size one take the place of the axes.
+    like: a value per step, at whose steps a constant is repeated.
+    padded: whether the model has padding; its numbers must then leave the reduction unchanged.
     """
     axes = sorted(x.axis(axis) for axis in axes)
     check_own(x, axes)
@@ -136,9 +138,10 @@ def cumulate(
 ) -> Placed:
     """Computes the sum of each number and all before it, over a feature or over the steps of each sequence.
 
-    reverse: whether it sums from the end. exclusive: whether each sum leaves out its own number. like: a
-    value per step, at whose steps a constant is repeated. padded: whether the model has padding; its numbers
-    must then be 0 in a reverse sum.
+    reverse: whether it sums from the end.
+    exclusive: whether each sum leaves out its own number.
+    like: a value per step, at whose steps a constant is repeated.
+    padded: whether the model has padding; its numbers must then be 0 in a reverse sum.
     """
     check_own(x, [axis])
     if x.axes[axis] == TIME:

@@ -14,7 +14,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class OnnxCall:
-    """A node with its operands.
+    """Node of an ONNX model with its operands: the argument of the rules of operators.
 
     op: the name of its operator.
     operands: its inputs; None for one that is left out.

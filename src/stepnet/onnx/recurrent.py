@@ -16,7 +16,7 @@ LENGTHS, STATES = 4, (5, 6)
 
 
 def recurrence(call: OnnxCall) -> list[Placed]:
-    """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
+    """Computes an RNN, GRU or LSTM, as the outputs [Y, Y_h, Y_c]; only an LSTM has Y_c."""
     arrays = {
         name: value.array for name, place in WEIGHTS.items() if (value := call.optional(place)) is not None
     }
@@ -33,7 +33,7 @@ def recurrence(call: OnnxCall) -> list[Placed]:
 
 
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
-    """The step of each direction, and whether it runs backwards."""
+    """Makes the step of each direction; returns (steps, whether each direction runs backwards)."""
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions
     steps = tuple(

@@ -190,7 +190,7 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
-        """The call of a node."""
+        """Makes the call of a node."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {
