@@ -73,6 +73,9 @@ def work_bar(
     title: the text in front of the bar. total: the whole amount of work; None if it is not known. shown:
     whether to show a bar; there is none if stderr is not a terminal.
 
+    title: the text in front of the bar. total: the whole amount of work; None if it is not known. shown:
+    whether to show a bar; there is none if stderr is not a terminal.
+
     >>> with work_bar("frames", 300) as advance:
     ...     for _ in range(3):
     ...         advance(100)
@@ -87,8 +90,8 @@ def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Bars]:
     """Yields progress bars on stderr which appear after `PATIENCE` seconds, if work still goes on, and vanish
     at the end.
 
-    shown: whether to show them at all; they are never shown if stderr is not a terminal. columns: the columns
-    of a bar.
+    shown: whether to show them at all; they are never shown if stderr is not a terminal.
+    columns: the columns of a bar.
     """
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)

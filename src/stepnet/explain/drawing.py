@@ -30,7 +30,8 @@ Place = tuple[int, ...]
 class DrawnNumber:
     """Number of an array in a drawing.
 
-    at: its index in the array. place: its index in the block.
+    at: its index in the array.
+    place: its index in the block.
     """
 
     array: str

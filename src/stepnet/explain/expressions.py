@@ -78,7 +78,9 @@ def encoded(node: Node) -> str:
 def view(of: str, shape: tuple[int, ...], node: Node) -> str:
     """Formats a view of a value, as `x[:, :64]` or `x.T`.
 
-    of: the name of the value. shape: the shape of the value. node: the node that is the view.
+    of: the name of the value.
+    shape: the shape of the value.
+    node: the node that is the view.
     """
     attributes = node.attributes
     match node.operation:

@@ -24,9 +24,17 @@ Asked = str | Sequence[str]
 class StageFacts:
     """Work of one stage of a plan, by phase, and the cost of each time it runs.
 
-    phases: the operations of each phase. flops: the floating-point operations. weights: the bytes of
-    parameters that are read. values: the bytes of other values that are read or written. inner: the flops for
-    each step of the inner sequences that a step reads.
+    phases: the operations of each phase.
+    flops: the floating-point operations.
+    weights: the bytes of parameters that are read.
+    values: the bytes of other values that are read or written.
+    inner: the flops for each step of the inner sequences that a step reads.
+
+    phases: the operations of each phase.
+    flops: the floating-point operations.
+    weights: the bytes of parameters that are read.
+    values: the bytes of other values that are read or written.
+    inner: the flops for each step of the inner sequences that a step reads.
 
     `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
     or written. `inner` is the flops for each step of the inner sequences that a step reads.
@@ -44,10 +52,11 @@ class StageFacts:
 class Explanation:
     """Facts about a plan: what it takes and gives, its stages, and the engine that runs it.
 
-    inputs, memories, statics, parameters, results: the type of one element of each, by name. reverse: whether
-    each sequence runs from its last step. stages: the stages, in the order they run. engine: the name of the
-    chosen engine; None if all engines refuse. engines: for each engine, why it refuses the plan; None if it
-    does not.
+    inputs, memories, statics, parameters, results: the type of one element of each, by name.
+    reverse: whether each sequence runs from its last step.
+    stages: the stages, in the order they run.
+    engine: the name of the chosen engine; None if all engines refuse.
+    engines: for each engine, why it refuses the plan; None if it does not.
     """
 
     inputs: dict[str, str]
@@ -86,8 +95,8 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
     """Collects the facts about one plan.
 
-    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses the plan;
-    None if it does not.
+    chosen: the name of the chosen engine; None for none.
+    engines: for each engine, why it refuses the plan; None if it does not.
     """
     outer, inner = named(plan)
     traced, ends = plan.traced, plan.ends
@@ -153,7 +162,8 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
     """Yields the stages of a plan that have any work, with their costs.
 
-    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
+    outer: the names of values of the plan's net.
+    inner: the names of values of the loop's body.
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer

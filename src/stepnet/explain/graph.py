@@ -23,10 +23,11 @@ EACH = {ROWS: "a sequence", STEPS: "a step"}
 
 @dataclass(frozen=True)
 class Arrow:
-    """A value that a box gives: its name, "" for one that only boxes read, its type, and who reads it.
+    """Value in a drawing of a graph, which goes from one box to others.
 
     source, targets: boxes by their places.
-    name: that of an output of the graph.
+    type: the type of the value.
+    name: its name if it is an output of the graph, else "".
     """
 
     source: int
@@ -36,13 +37,18 @@ class Arrow:
 
     @property
     def text(self) -> str:
-        """The label of the value: f32[16]."""
+        """Label of the value, as `f32[16]`, after its name if it has one."""
         return f"{self.name} {self.type.element}".strip()
 
 
 @dataclass(frozen=True)
 class Box:
-    """An input, or a part of the schedule: its title, what else it does, and the engine that runs it."""
+    """Box in a drawing of a graph: an input, or a part of the schedule.
+
+    title: the name of the input, or what the part computes.
+    lines: further operations of the part.
+    engine: the engines that run the part; "" for an input.
+    """
 
     title: str
     lines: tuple[str, ...] = ()
@@ -50,13 +56,15 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """True for an input of the graph, false for a part that an engine runs."""
+        """Whether the box is an input of the graph, and not a part that an engine runs."""
         return not self.engine
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes in the order they run, inputs first, and the values that go from one to another."""
+    """Content of a drawing of a graph: boxes in the order they run, inputs first, and the values between
+    them.
+    """
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -82,12 +90,16 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """The entry of a value's extent in words: a step, a sequence."""
+    """Names one entry of a value's extent in words: a step, a sequence."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """The picture of a net and its schedule. outputs: the names of its results. engine: those asked for."""
+    """Makes the content of a drawing from a net and its schedule.
+
+    outputs: the names of the net's results.
+    engine: the engines asked for.
+    """
     engines = engines_of(engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
     read = {*shown.results, *(number for part in schedule.parts for number in part.reads)}
@@ -112,7 +124,7 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
-    """The engine that runs a part, or those of the parts in each step of a loop, by name."""
+    """Names the engine that runs a part, or the engines of the parts in each step of a loop."""
     if part.kind in ("across", "total"):
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
@@ -122,7 +134,11 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """The box of a part. known: the recurrences of the graph as it was traced."""
+    """Makes the box of a part of a schedule.
+
+    known: the recurrences of the graph as it was traced, before passes changed them.
+    engine: the name of the engine that runs the part.
+    """
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
     recurrences = [node for node in nodes if node.operation == "recur"]
@@ -140,7 +156,10 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
 
 
 def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
-    """Names of operations without those of a cell, of which the first are its own."""
+    """Removes from names of operations the operations of a cell, as its title stands for them.
+
+    own: how often each operation is in the cell.
+    """
     remaining, others = own.copy(), list[str]()
     for name in names:
         if remaining[name]:
@@ -151,7 +170,7 @@ def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
 
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
-    """The nodes of a net that a part runs: those that its results need, up to what it reads."""
+    """Lists the nodes of a net that a part runs: what its results need, up to the values that it reads."""
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:
         number = pending.pop()
@@ -162,7 +181,7 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """True if a traced recurrence became a scheduled one, into which passes moved more work."""
+    """Tells whether a scheduled recurrence is a traced one, into which passes may have moved more work."""
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -170,13 +189,13 @@ def is_within(traced: Node, node: Node) -> bool:
 
 
 def known_cell(node: Node) -> Recognised | None:
-    """The known cell that a recurrence computes, if it is one."""
+    """Returns the known cell that a recurrence computes; None for others."""
     known = recognise(node)
     return known if isinstance(known, Recognised) else None
 
 
 def cell_title(node: Node) -> str:
-    """The cell of a recurrence, its units, and its direction."""
+    """Makes the title of a recurrence: its cell, its units, and its direction."""
     known, recur = known_cell(node), node.recur
     way = ", backwards" if recur.reverse else ""
     if known is not None:
@@ -186,7 +205,7 @@ def cell_title(node: Node) -> str:
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """The names of the operations that nodes compute."""
+    """Yields the names of the operations that nodes compute, without views and the like."""
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
@@ -197,7 +216,7 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """The names of operations with their counts, in short lines."""
+    """Joins names of operations, with their counts, to lines of at most about `width` characters."""
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

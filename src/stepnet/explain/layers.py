@@ -1,4 +1,4 @@
-"""The plans of layers and models explained."""
+"""Explanation of the plans of layers and models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,11 +21,7 @@ Sizes = tuple[int | None, int | None]
 
 
 def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
-    """The plan of a model as text; for layers the plan of each, one under the other.
-
-    order: the engines that were asked for. For layers and a call of some size, the text begins with the
-    layers that run at the same time. Layers whose sequences may end early run one by one.
-    """
+    """Formats the plan of a model as text; for layers, the plan of each, one under the other."""
     size = checked_size(*sizes)
     if not isinstance(model, Combination):
         return text(schedule_sections(model.program.schedule_for(order), order, size))
@@ -38,7 +34,7 @@ def explain_model(model: Model, order: Order, sizes: Sizes) -> str:
 
 
 def part_sections(layer: Combination, order: Order, size: CallSize | None) -> Iterator[TitledSection]:
-    """The plan of each part, under its name."""
+    """Yields the sections on the plan of each part of a layer, under the part's name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
             if isinstance(part, Combination):
@@ -49,7 +45,7 @@ def part_sections(layer: Combination, order: Order, size: CallSize | None) -> It
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
-    """The facts about each recurrence of a layer or a graph, with the name of its place."""
+    """Yields (name of its place, facts) for each recurrence of a layer or a graph."""
     if isinstance(model, Combination):
         for name, part in zip(model.part_names, model.layers, strict=True):
             place = name.removeprefix("the ").removesuffix(" direction")

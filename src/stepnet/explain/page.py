@@ -59,7 +59,8 @@ class UndrawnModule:
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
     """Makes the page as HTML.
 
-    modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
+    modules: the modules to draw.
+    title: the heading if there are several modules, such as the file's name.
     """
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, PageModule)]
@@ -153,8 +154,10 @@ def cell_values(
     """Yields what the template needs of each number of a line, None for a gap; a block's first number has its
     name.
 
-    number: the place of the line in the panel. side: the side of the conversion that the array belongs to.
-    tied: the correspondence of numbers on both sides. kinds: what became of each block, as keys of `MARKS`.
+    number: the place of the line in the panel.
+    side: the side of the conversion that the array belongs to.
+    tied: the correspondence of numbers on both sides.
+    kinds: what became of each block, as keys of `MARKS`.
     seen: the blocks whose names were already shown; new ones are added.
     """
     line = panel.lines[number]

@@ -45,8 +45,8 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     part. A flop is one operation on a number. Weights are the parameters that are read each time, values are
     all other bytes read or written.
 
-    engine: the engine asked for. size: the size of a call; with it the sections also say how threads share
-    the call.
+    engine: the engine asked for.
+    size: the size of a call; with it the sections also say how threads share the call.
     """
     chosen, engines = choice(schedule, engine)
     if schedule.whole is not None:
@@ -88,8 +88,8 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
     """Makes the section on the chosen engine, the processor if the user chose it, and the other engines'
     refusals.
 
-    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses; None if it
-    does not.
+    chosen: the name of the chosen engine; None for none.
+    engines: for each engine, why it refuses; None if it does not.
     """
     engine = shared_engine(chosen)
     code_for = None if engine is None else engine.code_for()

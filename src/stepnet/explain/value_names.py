@@ -80,7 +80,8 @@ def named(plan: Plan) -> tuple[Names, Names]:
 def of_inner_step(outer: Names, number: int) -> Names:
     """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
 
-    outer: the names of the net around the recurrence. number: the node of the recurrence in it.
+    outer: the names of the net around the recurrence.
+    number: the node of the recurrence in it.
     """
     node = outer.net.nodes[number]
     recur = node.recur

@@ -14,62 +14,62 @@ numpy: Any = np
 
 
 def affine(x: Any, slope: float, offset: float) -> Any:
-    """slope x + offset."""
+    """Computes slope x + offset."""
     return slope * x + offset
 
 
 def clip6(x: Any) -> Any:
-    """x limited to 0..6."""
+    """Computes x limited to 0..6."""
     return np.minimum(np.maximum(x, 0), 6)
 
 
 def hard_sigmoid(x: Any, slope: float, offset: float) -> Any:
-    """slope x + offset, limited to 0..1."""
+    """Computes slope x + offset, limited to 0..1."""
     return np.minimum(np.maximum(slope * x + offset, 0), 1)
 
 
 def hard_swish(x: Any) -> Any:
-    """x times its hard sigmoid."""
+    """Computes x times its hard sigmoid (slope 1/6, offset 0.5)."""
     return np.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
-    """x where it is at least 0, else slope x. The slope may be infinite or NaN."""
+    """Returns x where it is at least 0, else slope x. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
 
 
 def linear(x: Any) -> Any:
-    """x."""
+    """Returns x, as an activation that is the identity."""
     return x
 
 
 def reciprocal(x: Any) -> Any:
-    """1 / x."""
+    """Computes 1 / x."""
     return 1 / x
 
 
 def rsqrt(x: Any) -> Any:
-    """1 / sqrt(x)."""
+    """Computes 1 / sqrt(x)."""
     return 1 / np.sqrt(x)
 
 
 def scaled_tanh(x: Any, factor: float, slope: float) -> Any:
-    """factor tanh(slope x)."""
+    """Computes factor tanh(slope x)."""
     return factor * np.tanh(slope * x)
 
 
 def selu(x: Any, alpha: float, factor: float) -> Any:
-    """factor elu(x, alpha): the scaled exponential linear unit."""
+    """Computes the scaled exponential linear unit: factor elu(x, alpha)."""
     return factor * functions.elu(x, alpha)
 
 
 def square(x: Any) -> Any:
-    """x x."""
+    """Computes x x."""
     return x * x
 
 
 def thresholded_relu(x: Any, threshold: float) -> Any:
-    """x where it is above the threshold, else 0."""
+    """Returns x where it is above the threshold, else 0."""
     return np.where(x > threshold, x, 0)
 
 
@@ -77,26 +77,26 @@ def thresholded_relu(x: Any, threshold: float) -> Any:
 
 
 def is_sizes(value: Any) -> bool:
-    """Whether a value is a constant that may hold sizes."""
+    """Tells whether a value is a constant of dtype object, which may hold symbolic sizes."""
     return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value has integers or sizes."""
+    """Tells whether a value has integers or symbolic sizes."""
     return (
         np.asarray(value).dtype.kind in "iuO" if not isinstance(value, Traced) else value.dtype.kind in "iu"
     )
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Whether numbers or sizes are equal, elementwise."""
+    """Tells elementwise whether numbers or symbolic sizes are equal."""
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """a / b. For integers it is truncated towards 0, as in C."""
+    """Computes a / b; integers are truncated towards 0, as in C."""
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b
@@ -107,7 +107,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def signed_remainder(a: Any, b: Any) -> Any:
-    """The remainder with the sign of a, as C's fmod."""
+    """Computes the remainder with the sign of a, as C's fmod."""
     remainder: Any = np.remainder(np.abs(a), np.abs(b))
     is_negative: Any = a < 0
     return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)

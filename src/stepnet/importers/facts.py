@@ -1,4 +1,4 @@
-"""Facts about a value at the padding steps after a sequence's end, which a model in a file may have."""
+"""Facts about a value at padding steps, after a sequence's end. ONNX has such steps, stepnet does not."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """The value of padding steps is known.
+    """Fact that a value is a known array at padding steps.
 
     array: the value, which broadcasts to the features.
     """
@@ -19,7 +19,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Counted:
-    """At every step, also in padding, the value is steps * step + lengths * length + offset.
+    """Fact that a value is steps * step + lengths * length + offset at every step, also at padding steps.
 
     Here step is the index of the step, and length the length of the sequence.
 
@@ -38,7 +38,10 @@ class Counted:
         return Counted(self.steps - other.steps, self.lengths - other.lengths, self.offset - other.offset)
 
     def bounds(self, behind: bool) -> tuple[float, float]:
-        """The least and the largest value: at padding steps if `behind`, else at steps of the sequence."""
+        """Returns the least and the largest number of the value, as (least, largest).
+
+        behind: whether at padding steps, else at steps of the sequence.
+        """
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before
             low, high = (0.0, np.inf) if behind else (-np.inf, -1.0)
@@ -54,7 +57,8 @@ class Counted:
 
 @dataclass(frozen=True)
 class Kept:
-    """At padding steps the value is a recurrence's state before the step, so the step changes nothing.
+    """Fact that at padding steps a value is a recurrence's state before the step, so the step changes
+    nothing.
 
     owner: the recurrence.
     place: the position of the state.
@@ -68,7 +72,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nothing is known of the value at padding steps."""
+    """Fact that nothing is known of a value at padding steps."""
 
 
 UNKNOWN = Unknown()

@@ -29,8 +29,9 @@ Results = Placed | Sequence[Placed]
 Rule = Callable[[Operands, bool], Results]
 """An operator: it takes its operands, and whether the model has padding."""
 Special = Callable[[Sequence[Placed], Placed], Placed | None]
-"""A rule for the fact about a result of which not all operands are known: it takes the operands that are not
-left out, and the result without a fact; None if nothing follows.
+"""Finds what is known of a result at padding steps if only some operands are known there. It takes the
+operands that are not left out, and the result without a fact; it returns the result with a fact, or None if
+nothing follows.
 """
 MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
 """The exceptions that NumPy raises for operands that do not fit, and a rule for a missing attribute."""
@@ -39,7 +40,7 @@ LOW = -1e9
 
 
 def behind(value: Placed | None) -> Array | None:
-    """The value at padding steps, broadcast to its features; None if it is not known."""
+    """Returns a value's array at padding steps, broadcast to its features; None if it is not known."""
     if value is None or isinstance(value.value, Unusable):
         return None
     if isinstance(value.fact, Behind):
@@ -48,7 +49,10 @@ def behind(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """The fact that a value is computed from step and length, or is one integer; None if it is neither."""
+    """Returns the fact that a value is computed from step and length; None if this is not known.
+
+    A value that is known to be one integer at padding steps counts as such a fact with an offset alone.
+    """
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
     array = behind(value) if value.fact is None else None
@@ -60,7 +64,7 @@ def counted(value: Placed | None) -> Counted | None:
 
 
 def fact_of(value: Placed) -> Fact:
-    """The fact about a value; that of a constant is its array."""
+    """Returns the fact about a value at padding steps; for a constant, that it is its array there."""
     if value.fact is not None:
         return value.fact
     array = behind(value)
@@ -68,10 +72,10 @@ def fact_of(value: Placed) -> Fact:
 
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
-    """The results of an operator in a model with padding, with their facts.
+    """Runs an operator in a model with padding, and adds to each result what is known of it at padding steps.
 
     rule: the operator.
-    special: the rule for facts that follow from some of the operands.
+    special: the rule for what follows if only some operands are known at padding steps.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -85,12 +89,18 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
 
 
 def listed(results: Results) -> list[Placed]:
-    """The results of a rule as a list."""
+    """Returns the results of a rule as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
 
 def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> list[Fact]:
-    """The facts about a rule's results that follow from running it on its operands' values in padding."""
+    """Finds what is known of results at padding steps, by running the operator on the operands' values there.
+
+    rule: the operator.
+    results: the results of the operator, whose axes the values must have.
+
+    Returns a fact for each result: `Behind` if all operands are known at padding steps, else `UNKNOWN`.
+    """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
     for value in operands:
@@ -112,17 +122,19 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Whether an array is known and all its elements equal a number."""
+    """Tells whether an array is known and all its elements equal a number."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
 def filled(made: Placed, number: float) -> Placed:
-    """A result with the fact that it is one number in padding."""
+    """Returns a result with the fact that it equals one number at padding steps."""
     return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
 
 
 def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about the value that a condition selects in padding."""
+    """Finds what is known of a choice at padding steps: what is known of the operand that the condition
+    selects.
+    """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
         value = operands[place]
@@ -135,7 +147,10 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about a product: 0 if one factor is 0 in padding; that about the other factor if one is 1."""
+    """Finds what is known of a product at padding steps.
+
+    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
+    """
     if any(is_all(behind(value), 0) for value in operands):
         return filled(made, 0)
     others = [value for value in operands if not is_all(behind(value), 1)]
@@ -143,7 +158,11 @@ def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about a sum: that of two counts; -inf if one term is -inf; the other term's if one is 0."""
+    """Finds what is known of a sum at padding steps.
+
+    It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
+    known of the other term if one is 0.
+    """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
         return replace(made, fact=counts[0] + counts[1])
@@ -153,25 +172,33 @@ def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about a difference of two counts."""
+    """Finds what is known of a difference at padding steps, if both operands are computed from step and
+    length.
+    """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(made, fact=a - b)
 
 
 def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
-    """The result with the fact `Kept` of the single value that it equals in padding, if it has one."""
+    """Adds to a result the fact `Kept` of the only value in `values`, which it equals in padding; None if it
+    cannot.
+    """
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
     return replace(made, fact=value.fact) if value is not None and same else None
 
 
 def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about a quotient: 0 if the dividend is 0 in padding."""
+    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there."""
     return filled(made, 0) if is_all(behind(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
-    """The rule of a logical operator whose result one operand alone may determine. number: that operand."""
+    """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may
+    determine it.
+
+    number: the operand's number that determines the result: False of And, True of Or.
+    """
 
     def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
         return filled(made, number) if any(is_all(behind(value), number) for value in operands) else None
@@ -180,14 +207,18 @@ def absorbed(number: bool) -> Special:
 
 
 def moved(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about elements that are moved or repeated: a count stays."""
+    """Keeps the fact that a value is computed from step and length, for operators that move or repeat
+    elements.
+    """
     fact = operands[0].fact
     return replace(made, fact=fact) if isinstance(fact, Counted) else None
 
 
 def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """The fact about a value in another dtype: a count stays if the dtype has a large range, a state if the
-    dtype holds its numbers exactly.
+    """Finds what is known at padding steps of a value that is cast to another dtype.
+
+    It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
+    that it is a recurrence's state in dtypes that hold all its numbers exactly.
     """
     dtype, fact = np.dtype(made.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
@@ -196,12 +227,17 @@ def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """The rule of a comparison of counts: a mask of steps, a constant if it is uniform before the end.
+    """Makes the rule for what is known of a comparison of two values that are computed from step and length.
+
+    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences.
 
     decided: the comparison of a number from `low` to `high` with 0; None if it depends on the number.
     """
 
     def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
+        """Compares the least and the largest difference of both values, at steps of sequences and at padding
+        steps.
+        """
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None
@@ -227,9 +263,8 @@ COMPARED: Mapping[str, Special] = {
 
 
 def check_no_padding(padded: bool) -> None:
-    """Raises `ModelError` for an operator over steps if padding would be among them.
-
-    padded: whether the model has the lengths of its sequences, so that steps after their ends are padding.
+    """Raises `ModelError` for an operator over steps in a model with padding, which would be among the
+    steps.
     """
     if padded:
         raise ModelError(
@@ -239,7 +274,7 @@ def check_no_padding(padded: bool) -> None:
 
 
 def is_low(array: Array) -> bool:
-    """Whether numbers are so low that they change neither a maximum nor a softmax."""
+    """Tells whether all numbers are so low that they change neither a maximum nor a softmax."""
     if array.dtype.kind == "i":
         return bool((array == np.iinfo(array.dtype).min).all())
     return array.dtype.kind == "f" and bool((array <= LOW).all())
@@ -257,9 +292,10 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
-    """Raises `ModelError` if the values in padding may change a reduction over steps.
+    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps.
 
-    how: the name of the reduction.
+    value: the operand that is reduced.
+    how: the name of the reduction, as "sum".
     padded: whether the model has padding.
     """
     if not padded:

@@ -21,7 +21,7 @@ from stepnet.importers.values import as_dtype
 
 @dataclass(frozen=True)
 class PointwiseOperator:
-    """An elementwise operator.
+    """Elementwise operator, as a row of the table.
 
     function: its result, from arrays or values of a net, with numbers behind them where it has some.
     fact: what follows for padding steps from some of the operands; see `padding`.
@@ -96,30 +96,30 @@ OPERATORS: Mapping[str, PointwiseOperator] = {
 
 
 def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Placed:
-    """The result of an operator of the table. numbers: the numbers behind its operands."""
+    """Applies an operator of the table to values. numbers: the numbers that follow its operands."""
     function = OPERATORS[name].function
     return applied(lambda *operands: function(*operands, *numbers), *values)
 
 
 def folded(name: str, values: Sequence[Placed]) -> Placed:
-    """The result of an operator of two operands on any number of values, from left to right."""
+    """Makes the rule of an operator on any number of values: the function is applied from left to right."""
     return reduce(partial(elementwise, name), values)
 
 
 def mean(*values: Placed) -> Placed:
-    """The mean of several values."""
+    """Computes Mean: the elementwise mean of several values."""
     return elementwise(
         "divide", folded("add", values), constant(np.asarray(len(values), dtype_of(values[0])))
     )
 
 
 def dtype_of(value: Placed) -> np.dtype[Any]:
-    """The dtype of a value."""
+    """Returns the dtype of a value."""
     return np.dtype(value.value.dtype)
 
 
 def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
-    """A value limited to two bounds, by default those of its dtype."""
+    """Limits a value to two bounds, by default the bounds of its dtype."""
     dtype = dtype_of(x)
     if dtype.kind == "f":
         low = np.finfo(dtype).min if low is None else low
@@ -131,7 +131,7 @@ def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
 
 
 def power(base: Placed, exponent: Placed) -> Placed:
-    """The base to a power, in the dtype of the base."""
+    """Computes Pow, in the dtype of the base."""
     dtype = dtype_of(base)
     if dtype.kind == "f":
         exponent = exponent.with_value(as_dtype(exponent.value, dtype))
@@ -140,8 +140,10 @@ def power(base: Placed, exponent: Placed) -> Placed:
 
 
 def where(condition: Placed, a: Placed, b: Placed) -> Placed:
-    """A choice between two values. If the condition is known and uniform, as a mask is at a sequence's own
-    steps, it is one of the two.
+    """Computes Where: one value where the condition is true, another elsewhere.
+
+    If the condition is known and uniform, as a mask is at a sequence's own steps, the selected value is
+    returned without an operation.
     """
     if condition.is_constant and np.size(condition.value):
         true = bool(np.all(condition.value))
@@ -155,10 +157,7 @@ def where(condition: Placed, a: Placed, b: Placed) -> Placed:
 
 
 def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
-    """A value in another dtype.
-
-    rounded: the dtype to whose numbers it is rounded, "float16" or "bfloat16"; "" for none.
-    """
+    """Computes Cast: the operand in the dtype of the attribute `to`."""
     if isinstance(x.value, Unusable) or dtype_of(x).kind == "O":  # sizes, which are integers
         return x
     cast_value = as_type(x.value, dtype)
@@ -166,15 +165,16 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """A value in another dtype. Numbers that the dtype cannot hold have any result."""
+    """Casts a value to another dtype. As in ONNX, numbers that the dtype cannot hold have any result."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 
 
 def round_to_half(single: Any, value: Any, dtype: str) -> Any:
-    """A value rounded to float16 or bfloat16, as float32.
+    """Rounds a value to float16 or bfloat16 and returns it as float32.
 
-    single: the value already cast to float32, which is used if the value is not floating-point.
+    single: the value already cast to float32, which is used if the value is not floating-point. dtype:
+    "float16" or "bfloat16".
     """
     if not isinstance(value, Traced):
         return as_type(as_type(value, dtype), "float32")

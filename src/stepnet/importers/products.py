@@ -24,14 +24,17 @@ Matrices = Callable[[Any, Any], Any]
 
 
 def is_parameter(x: Placed) -> bool:
-    """Whether a value is an array of features alone, or a parameter of the net."""
+    """Tells whether a value is an array whose axes are all features, or a parameter of the net."""
     return not symbols_in(x.axes) and (not isinstance(x.value, Traced) or x.value.is_constant)
 
 
 def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
-    """The product over the last axis of the first and the second-last of the second.
+    """Multiplies matrices: over the last axis of `a` and the second-last of `b`, whichever axes these are.
 
-    matrices: multiplies features. It decides in which order a format adds.
+    Products are over features (as of a layer) or over the steps of each sequence (as in attention).
+
+    matrices: multiplies two values by their features alone. A format passes its own, as the order in which it
+        adds differs.
     """
     if a.is_array and b.is_array:
         check_room([*a.features[:-1], *b.features[:-2], *b.features[-1:]])
@@ -73,7 +76,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
 
 
 def unlike(a: Placed, b: Placed) -> ModelError:
-    """The error for values that are not multiplied."""
+    """Makes the error for a product of two values whose axes do not fit."""
     return ModelError(
         f"a product of {text_of(a.axes)} and {text_of(b.axes)} is not supported: it is over features or over "
         "steps, and not over one with the other"
@@ -81,7 +84,10 @@ def unlike(a: Placed, b: Placed) -> ModelError:
 
 
 def multiplied(left: Any, right: Any) -> Any:
-    """Matrices multiplied: with a constant, or those of each row, which are added over the middle axis."""
+    """Multiplies matrices of features: with a constant, or with a computed matrix of each row.
+
+    A product with a computed matrix is an elementwise product that is summed over the middle axis.
+    """
     if not isinstance(right, Traced):
         return left @ right
     *heads, rows, inner = shape_of(left)
@@ -93,11 +99,7 @@ def multiplied(left: Any, right: Any) -> Any:
 
 
 def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
-    """The product of matrices.
-
-    padded: whether the model has padding. Raises `ModelError` for a sum of products over steps if neither
-    factor is known to be 0 in padding.
-    """
+    """Computes MatMul: a product of matrices over features or over steps."""
     over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
     if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):
         check_idle(a, "sum", padded)

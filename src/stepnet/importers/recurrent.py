@@ -39,7 +39,7 @@ SLOTS = {"rnn": ("h",), "gru": ("h",), "lstm": ("h", "c")}
 
 @dataclass(frozen=True)
 class PlacedCellStep:
-    """The step of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
+    """Step function of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
 
     cell: "rnn", "gru" or "lstm".
     activations: those of the gates, of the candidate, and of an LSTM's output, as far as the cell has them.
@@ -59,26 +59,30 @@ class PlacedCellStep:
         return self.cell
 
     def activated(self, place: int, x: Any) -> Any:
-        """The activation at a position, of the clipped argument."""
+        """Applies the activation at a position to x, which is clipped to `bound` first."""
         return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, place: int, x: Any) -> Any:
-        """The activation at a position."""
+        """Applies the activation at a position to x."""
         name, numbers = self.activations[place]
         return OPERATORS[name].function(x, *numbers)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the memory after a step."""
+        """Computes a step from inputs [rows, inputs], memory and weights; returns (output, memory after the
+        step).
+        """
         steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
         after = steps[self.cell](x @ params["W"] + params["b"], memory, params)
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
-        """H' = f(X W + H R + b)."""
+        """Computes the memory after a step of an RNN: H' = f(X W + H R + b)."""
         return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
 
     def gru(self, x: Any, memory: Any, params: Any) -> Any:
-        """H' = (1 - z) n + z H, with the gates in the order z r n."""
+        """Computes the memory after a step of a GRU: H' = (1 - z) n + z H, with the gates in the order z
+        r n.
+        """
         h, R, d, size = memory["h"], params["R"], params["d"], memory["h"].shape[-1]
         gates, last = slice(0, 2 * size), slice(2 * size, None)
         from_h = h @ R[:, gates] + d[gates]
@@ -89,7 +93,9 @@ class PlacedCellStep:
         return {"h": (1 - z) * n + z * h}
 
     def lstm(self, x: Any, memory: Any, params: Any) -> Any:
-        """C' = f C + i g, H' = o h(C'), with the gates in the order i o f g."""
+        """Computes the memory after a step of an LSTM: C' = f C + i g, H' = o h(C'), with the gates in the
+        order i o f g.
+        """
         h, c = memory["h"], memory["c"]
         i, o, f, g = np.split(x + h @ params["R"] + params["d"], 4, axis=-1)
         p_i, p_o, p_f = params.get("p", (0, 0, 0))
@@ -103,10 +109,7 @@ class PlacedCellStep:
 
 
 def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
-    """The shape of each weight of a layer, with None for the number of inputs.
-
-    W is for the inputs, R for h, B has the biases of both, and P the peepholes of an LSTM's gates i o f.
-    """
+    """Returns the shape of each weight of a layer by name, with None for the number of inputs."""
     wide = len(GATES[cell]) * hidden
     shapes: dict[str, Shape] = {
         "W": (directions, wide, None),
@@ -155,7 +158,7 @@ class PlacedLayer:
         return self.arrays["R"].shape[-1]
 
     def recurrence(self, number: int) -> RNN:
-        """The recurrence of one direction."""
+        """Makes the recurrence of one direction."""
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {
@@ -181,7 +184,7 @@ def run_layer(
     batch_first: bool = False,
     padded: bool = False,
 ) -> list[Placed]:
-    """The outputs of a layer, and the final state of each memory.
+    """Runs a recurrent layer; returns its outputs, followed by the final state of each memory.
 
     initial: the initial state of each memory; None, and a missing one, for zeros.
     lengths: the lengths of the sequences, or the number of all steps; None if it runs over all steps.
@@ -205,7 +208,12 @@ def run_layer(
 
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
-    """The input, checked to have the axes steps, sequences and features; raises `AxesError` if it has not."""
+    """Checks that a recurrence's input has the axes of steps, sequences and features, and returns it.
+
+    batch_first: whether the sequences come before the steps.
+
+    Raises `AxesError` for other axes, and `ModelError` for a constant.
+    """
     letters = "NT_" if batch_first else "TN_"
     if x.letters != letters:
         raise AxesError(f"its input is [{words(x.letters)}], and it runs over [{words(letters)}]")
@@ -215,8 +223,9 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
 
 
 def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
-    """Whether the lengths of a layer are the model's input of lengths. They may also be left out, or be the
-    number of all steps; raises `ModelError` for anything else.
+    """Tells whether the operand sequence_lens of a recurrence is the model's input of lengths.
+
+    It may also be left out or be the number of all steps; raises `ModelError` for anything else.
     """
     if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
@@ -227,8 +236,8 @@ def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
 
 
 def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """The placeholders for the final states of a recurrence that runs into the padding, which no rule may
-    read. Raises `ModelError` for a reverse recurrence, which would begin in the padding.
+    """Makes placeholders for final states that lie in padding; raises `ModelError` for a reverse
+    recurrence.
     """
     if reverse:
         raise ModelError(PADDED)
@@ -236,7 +245,10 @@ def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
 
 
 def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
-    """An initial state, with features [directions, hidden] per sequence; None for zeros."""
+    """Returns an initial state with features [directions, hidden] per sequence; None for zeros.
+
+    batch_first: whether the sequences come before the directions.
+    """
     if value is None or (value.is_constant and not np.any(value.value)):
         return None
     letters = "N__" if batch_first else "_N_"
@@ -248,7 +260,7 @@ def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
 
 
 def state(value: Placed | None, number: int) -> Any:
-    """The part of an initial state for one direction; None for zeros."""
+    """Returns the part of an initial state for one direction; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -257,9 +269,10 @@ def state(value: Placed | None, number: int) -> Any:
 def run_direction(
     layer: PlacedLayer, number: int, x: Traced, initial: Sequence[Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The outputs and final memories of one direction.
+    """Runs a layer in one direction; returns (outputs per step, final memory by name).
 
     number: the number of the direction.
+    x: the inputs, a value per step.
     initial: the initial state of each memory; None for zeros.
     """
     begins = {
@@ -271,7 +284,7 @@ def run_direction(
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
-    """A constant, or zeros, expanded to a value per sequence."""
+    """Expands a constant, or zeros, to a value per sequence of the input x."""
     array = np.zeros(hidden, x.dtype) if value is None else value
     literal = Traced(x.builder, x.builder.constant(np.asarray(array, x.dtype)))
     return apply("expand", literal, extent=("rows",))
@@ -280,12 +293,13 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
 def outputs(
     cell: str, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
 ) -> list[Placed]:
-    """The outputs of a layer, with the directions joined.
+    """Joins the results of all directions to the outputs [Y, Y_h, Y_c] of the operator.
 
-    directions: for each direction, its outputs and final memories.
+    directions: for each direction, (outputs per step, final memory by name).
     """
 
     def joined(values: list[Any], letters: str) -> Placed:
+        """Joins the values of all directions along a new feature."""
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 

@@ -35,12 +35,13 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 def reduce(
     x: Placed, axes: Sequence[int], how: str, keep: bool, like: Traced | None = None, padded: bool = False
 ) -> Placed:
-    """A reduction over features, over the steps of each sequence, or over both, in the dtype of the operand.
+    """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
 
-    how: the name of a reduction.
+    axes: the axes that are reduced.
+    how: the name of a reduction, as "sum".
     keep: whether features of size one take the place of the axes.
     like: a value per step, at whose steps a constant is repeated.
-    padded: whether the model has padding.
+    padded: whether the model has padding; its numbers must then leave the reduction unchanged.
     """
     axes = sorted(x.axis(axis) for axis in axes)
     check_own(x, axes)
@@ -63,13 +64,17 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """A value per sequence, replaced by `others` for empty sequences. like: a value per step."""
+    """Replaces the numbers of a value per sequence by `others` for empty sequences. like: a value per
+    step.
+    """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
 
 def check_own(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for axes that have the sequences, or the steps joined with others."""
+    """Raises `ModelError` for axes to reduce that have the sequences, or the steps joined with other
+    parts.
+    """
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:
@@ -77,7 +82,11 @@ def check_own(x: Placed, axes: Sequence[int]) -> None:
 
 
 def at_steps(value: Any, like: Traced | None) -> Any:
-    """A value per step: a constant is repeated at the steps of another value."""
+    """Repeats a constant at the steps of another value, for a reduction over steps; a traced value is
+    returned as it is.
+
+    like: a value per step; None in a body, for which `ModelError` is raised.
+    """
     if isinstance(value, Traced):
         return value
     if like is None:
@@ -86,7 +95,10 @@ def at_steps(value: Any, like: Traced | None) -> Any:
 
 
 def over_steps(value: Any, how: str) -> Any:
-    """A reduction over the steps of each sequence."""
+    """Reduces a value over the steps of each sequence.
+
+    how: the name of a reduction, as "max".
+    """
     if how == "min":
         return -reduced_steps(-value, "max")
     if value.dtype == np.bool_ and how == "max":
@@ -95,7 +107,7 @@ def over_steps(value: Any, how: str) -> Any:
 
 
 def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """The softmax over a feature, or over the steps of each sequence, which is 0 in padding."""
+    """Computes the softmax over a feature, or over the steps of each sequence."""
     check_own(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
@@ -105,7 +117,7 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
 
 
 def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """The logarithm of the softmax over a feature, or over the steps of each sequence."""
+    """Computes the logarithm of the softmax over a feature, or over the steps of each sequence."""
     check_own(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
@@ -124,12 +136,12 @@ def cumulate(
     like: Traced | None = None,
     padded: bool = False,
 ) -> Placed:
-    """The sum of each number and all before it, over a feature or over the steps of each sequence.
+    """Computes the sum of each number and all before it, over a feature or over the steps of each sequence.
 
     reverse: whether it sums from the end.
     exclusive: whether each sum leaves out its own number.
     like: a value per step, at whose steps a constant is repeated.
-    padded: whether the model has padding.
+    padded: whether the model has padding; its numbers must then be 0 in a reverse sum.
     """
     check_own(x, [axis])
     if x.axes[axis] == TIME:
@@ -147,9 +159,9 @@ def cumulate(
 
 
 def filled(x: Placed, place: int, count: int, number: Any) -> Any:
-    """A value filled with one number, with the features of `x` except that one has size `count`.
+    """Makes a value of one number, with the features of `x` except for one, which has size `count`.
 
-    A negative count is taken as 0.
+    place: the index of this feature. count: its size; a negative one counts as 0.
     """
     features = list(x.features)
     features[place] = max(count, 0)
@@ -158,7 +170,9 @@ def filled(x: Placed, place: int, count: int, number: Any) -> Any:
 
 
 def argmax(x: Placed, axis: int, keep: bool) -> Placed:
-    """The index of the largest number over a feature."""
+    """Computes the index of the largest number over a feature; `keep` leaves a feature of size one in its
+    place.
+    """
     indices = np.argmax(x.value, axis=x.feature(axis))
     axes = (*x.axes[:axis], *([ONE] * keep), *x.axes[axis + 1 :])
     return x.with_value(reshaped(indices, features_of(axes)), axes)
@@ -170,7 +184,9 @@ def argmax(x: Placed, axis: int, keep: bool) -> Placed:
 def layer_norm(
     x: Placed, axis: int, epsilon: float, scale: Placed | None = None, shift: Placed | None = None
 ) -> Placed:
-    """A value with mean 0 and variance 1 over the features from an axis on, then scaled and shifted."""
+    """Normalises a value to mean 0 and variance 1 over the features from an axis on, then scales and shifts
+    it.
+    """
     if symbols_in(x.axes[axis:]):
         raise AxesError("it normalises over sequences or steps: only features can be normalised")
     places = tuple(range(x.feature(axis), 0))
@@ -182,7 +198,10 @@ def layer_norm(
 
 
 def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, deviation: Array) -> Placed:
-    """A value whose channels are normalised by constants, then scaled and shifted. axis: the channels."""
+    """Normalises the channels of a value by constants, then scales and shifts them.
+
+    axis: the axis of the channels.
+    """
     x.feature(axis)
     ones = (1,) * (len(x.axes) - axis - 1)
     factor = scale / deviation

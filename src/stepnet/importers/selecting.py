@@ -35,8 +35,10 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 
 
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
-    """Values side by side along an axis. Along sequences or steps they lie one behind the other, until a
-    shape takes them apart again.
+    """Concatenates values along an axis.
+
+    Along sequences or steps the values become one value whose parts lie one behind the other, until a reshape
+    takes them apart again.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -61,12 +63,15 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Axes of which one is replaced by a feature of this size."""
+    """Replaces one of the axes by a feature of this size."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Values side by side along a feature, at the deepest extent of all."""
+    """Concatenates values along a feature; all are first expanded to the deepest extent among them.
+
+    place: the index of the feature.
+    """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
         values = [value if isinstance(value, Traced) else repeated_at(value, like) for value in values]
@@ -74,18 +79,13 @@ def joined(values: Sequence[Any], place: int) -> Any:
 
 
 def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
-    """A value sliced along one feature."""
+    """Slices a value along the feature at an axis."""
     value = part_of(x.value, x.feature(axis) + len(x.features), chosen)
     return x.with_value(value, with_axis(x.axes, axis, shape_of(value)[x.feature(axis)]))
 
 
 def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) -> Placed:
-    """The first or the last step of each sequence; raises `ModelError` for a last step that may be padding.
-
-    how: "first" or "last".
-    keep: whether a feature of size one takes the place of the axis of steps.
-    padded: whether the model has padding.
-    """
+    """Takes the "first" or "last" step of each sequence; `keep` leaves a feature of size one."""
     if how == "last":
         check_no_padding(padded)
     axes = x.axes[:axis] + ((ONE,) if keep else ()) + x.axes[axis + 1 :]
@@ -93,14 +93,14 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
 
 
 def taken(x: Placed, axis: int, places: Array) -> Placed:
-    """The parts of a feature at constant places, whose axes take the place of the feature."""
+    """Takes parts of the feature at an axis, at constant places. The axes of `places` replace the feature."""
     value = np.take(x.value, places, axis=x.feature(axis))
     value = np.asarray(value) if x.is_constant else value
     return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
 
 
 def embedded(table: Placed, at: Placed) -> Placed:
-    """The rows of a constant table at computed indices."""
+    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
@@ -124,13 +124,16 @@ def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
 
 
 def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
-    """The parts of a feature of these sizes."""
+    """Splits a feature into parts of these sizes."""
     ends = [int(end) for end in np.cumsum([0, *sizes])]
     return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
 
 
 def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded: bool = False) -> Placed:
-    """A slice along an axis: of features, of shapes, or the first or last step."""
+    """Slices a value along an axis: features, shapes, or the first or last step of each sequence.
+
+    padded: whether the model has padding, so that the last step may be padding.
+    """
     axis = x.axis(axis)
     own = x.axes[axis]
     if is_feature(own):
@@ -164,8 +167,10 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """The Python slice for a feature of `size` elements. The bounds of a backward slice are clamped: one
-    that starts before the first element begins with the first.
+    """Returns the Python slice that equals a slice of ONNX, for a feature of `size` elements.
+
+    ONNX clamps the bounds of a backward slice: one that starts before the first element begins with the
+    first.
     """
     if step > 0:
         return slice(start, end, step)
@@ -175,26 +180,28 @@ def clamped(start: int, end: int, step: int, size: int) -> slice:
 
 
 def bound(number: Any) -> int:
-    """The bound of a slice of features as an integer; raises `ModelError` for one that is not known."""
+    """Returns a bound of a slice of features as an integer; raises `ModelError` for one that is not known."""
     if isinstance(number, Size | Last):
         raise ModelError("a bound of its slice of features is the number of sequences or of steps")
     return int(number)
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Whether a bound of a slice is the end of an axis of sequences, or of steps."""
+    """Tells whether a bound of a slice is the end of an axis of sequences or of steps."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Whether a slice selects all sequences, or all steps."""
+    """Tells whether a slice selects all sequences or all steps."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """The name of the single step that a slice selects, "first" or "last"; None for other slices."""
+    """Names the single step that a slice of steps selects, "first" or "last"; returns None for other
+    slices.
+    """
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):
@@ -203,8 +210,11 @@ def step_of(start: Any, end: Any, step: int) -> str | None:
 
 
 def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
-    """The elements at indices: rows of a constant (an embedding), parts of a feature, or the first or last
+    """Takes elements at indices: rows of a constant (an embedding), parts of a feature, or the first or last
     step.
+
+    at: the indices.
+    padded: whether the model has padding, so that the last step may be padding.
     """
     if not at.is_constant:
         if axis or not x.is_constant:

@@ -31,7 +31,7 @@ from stepnet.model.counting import index_of
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:
-    """Sizes as an array: of int64 if all are known, else of objects."""
+    """Makes an array of sizes: of int64 if all are known, else of objects, which may be symbolic (`Size`)."""
     if all(isinstance(size, int) for size in sizes):
         return np.array(sizes, np.int64)
     array = np.empty(len(sizes), object)
@@ -40,12 +40,12 @@ def sizes_array(sizes: Sequence[Any]) -> Array:
 
 
 def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
-    """The sizes of the axes from `start` to `end`."""
+    """Returns the sizes of the axes from `start` to `end` as a constant, some of which may be symbolic."""
     return constant(sizes_array(x.sizes[start:end]))
 
 
 def transpose(x: Placed, order: Sequence[int]) -> Placed:
-    """The axes in another order."""
+    """Transposes a value. order: for each axis of the result, the number of the axis in x."""
     order = [x.axis(dim) for dim in order]
     if sorted(order) != list(range(len(x.axes))):
         raise ModelError(f"its order {order} is not a permutation of {len(x.axes)} axes")
@@ -55,13 +55,16 @@ def transpose(x: Placed, order: Sequence[int]) -> Placed:
 
 
 def swapped(x: Placed) -> Placed:
-    """The last two axes exchanged."""
+    """Exchanges the last two axes of a value."""
     rank = len(x.axes)
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def unsqueeze(x: Placed, places: Sequence[int]) -> Placed:
-    """New features of size one. places: the axes of the result at which they stand."""
+    """Adds features of size one to a value.
+
+    places: the axes of the result at which they stand.
+    """
     axes = list(x.axes)
     for place in sorted(x.axis(place, len(places)) for place in places):
         axes.insert(place, ONE)
@@ -69,7 +72,10 @@ def unsqueeze(x: Placed, places: Sequence[int]) -> Placed:
 
 
 def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
-    """The value without features of size one, by default without any of them."""
+    """Removes features of size one from a value.
+
+    places: the axes of the features; None for all features of size one.
+    """
     chosen = [x.axis(place) for place in places or ()]
     for place in chosen:
         if not is_feature(x.axes[place]):
@@ -82,10 +88,9 @@ def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
 
 
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
-    """The numbers in another shape.
+    """Reshapes a value; its numbers keep their order.
 
     target: the sizes of the new axes; -1 for one that follows from the others.
-    zero_keeps: whether a size of 0 is that of the axis at its place.
     """
     sizes = [x.sizes[at] if zero_keeps and is_number(size, 0) else size for at, size in enumerate(target)]
     unknown = [place for place, size in enumerate(sizes) if is_number(size, -1)]
@@ -100,7 +105,10 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
 
 
 def expand(x: Placed, target: Sequence[Any]) -> Placed:
-    """The value broadcast to a shape, in which a `Size` is the axis of sequences or steps."""
+    """Broadcasts a value to a shape.
+
+    target: the shape; a `Size` in it stands for the axis of sequences or steps.
+    """
     rank = max(len(target), len(x.axes))
     own = (ONE,) * (rank - len(x.axes)) + x.axes
     sizes = [1] * (rank - len(target)) + list(target)
@@ -109,7 +117,12 @@ def expand(x: Placed, target: Sequence[Any]) -> Placed:
 
 
 def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
-    """An axis of a value that is broadcast to a size."""
+    """Returns one axis of x after x is broadcast to a size at this axis.
+
+    size: the new size; a `Size` stands for sequences or steps.
+
+    Raises `AxesError` if the axis does not broadcast to the size.
+    """
     if is_feature(axis) and not isinstance(size, Size):
         return axis if is_number(size, 1) else (int(size),)
     if not is_feature(axis):
@@ -122,12 +135,12 @@ def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
 
 
 def step_numbers(like: Traced, dtype: Any) -> Placed:
-    """The number of each step, from 0. like: a value per step."""
+    """Returns the number of each step, counted from 0, as a value with the steps of `like`."""
     return Placed(index_of(like).astype(dtype), (TIME,))
 
 
 def broadcast_to(x: Placed, axes: Axes) -> Placed:
-    """The value repeated until it has these axes."""
+    """Repeats a value until it has these axes."""
     value = broadcast(beside(x, axes), features_of(axes))
     if isinstance(value, Traced):
         value = to_extent(value, extent_of(axes))
@@ -135,10 +148,9 @@ def broadcast_to(x: Placed, axes: Axes) -> Placed:
 
 
 def arange(begin: Placed, end: Placed, step: Placed, like: Traced | None) -> Placed:
-    """The numbers from `begin` up to but not including `end`: a constant if these are known, or the number of
-    each step if `end` is the number of steps.
+    """Makes the numbers from `begin` up to but not including `end`.
 
-    like: a value per step; None where there are no steps.
+    They are a constant if the bounds are known, or the number of each step if `end` is the number of steps.
     """
     first, last, by = (number.array.item() for number in (begin, end, step))
     if isinstance(last, Size) and (first, by) == (0, 1) and last.times == 1 and like is not None:

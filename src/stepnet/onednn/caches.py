@@ -47,7 +47,8 @@ def same_bits(first: Array, second: Array) -> bool:
 def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
     """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays.
 
-    settings: what the layer depends on besides the arrays. make: makes the layer from the copies.
+    settings: what the layer depends on besides the arrays.
+    make: makes the layer from the copies.
     """
     names, arrays = tuple(given), tuple(given.values())
     kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in given.items())

@@ -33,8 +33,9 @@ simplest layout.
 class LayerWeights:
     """Weights from which a layer was made, in the caller's layout.
 
-    arrays: the arrays by name. layout: the name of their layout. semantics: values for the settings that the
-    layout does not fix, by field of `Semantics`.
+    arrays: the arrays by name.
+    layout: the name of their layout.
+    semantics: values for the settings that the layout does not fix, by field of `Semantics`.
     """
 
     arrays: Mapping[str, Array]
@@ -46,8 +47,9 @@ class LayerWeights:
     ) -> dict[str, Array]:
         """Converts the gradients of oneDNN's weights to gradients of the caller's arrays.
 
-        recurrence: the recurrence that the arrays were converted to. layout: oneDNN's layout. gradients: the
-        gradients in it.
+        recurrence: the recurrence that the arrays were converted to.
+        layout: oneDNN's layout.
+        gradients: the gradients in it.
         """
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
         if recurrence.cell == "rnn":

@@ -37,7 +37,8 @@ def weights_of(
     """Checks the shapes of a recurrence's weights and returns them by name: weight_x, weight_h, and perhaps
     bias.
 
-    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have.
+    gates: the number of gates.
+    biases: the numbers of blocks of size hidden that a bias may have.
     """
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
@@ -231,7 +232,7 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """The semantics of an LSTM, from the arguments of its operator."""
+    """Translates the arguments of an LSTM operator to values of `Semantics`, by field."""
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),

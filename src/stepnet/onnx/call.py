@@ -14,7 +14,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class OnnxCall:
-    """A node with its operands.
+    """Node of an ONNX model with its operands: the argument of the rules of operators.
 
     op: the name of its operator.
     operands: its inputs; None for one that is left out.
@@ -36,28 +36,29 @@ class OnnxCall:
     like: Any = None
 
     def operand(self, place: int) -> Placed:
-        """The operand at a position; raises `ModelError` if it is left out."""
+        """Returns the operand at a position; raises `ModelError` if it is left out."""
         value = self.optional(place)
         if value is None:
             raise ModelError(f"its input {place} is missing")
         return value
 
     def optional(self, place: int) -> Placed | None:
-        """The operand at a position; None if it is left out."""
+        """Returns the operand at a position; None if it is left out."""
         return self.operands[place] if place < len(self.operands) else None
 
     @property
     def x(self) -> Placed:
-        """The first operand."""
+        """First operand."""
         return self.operand(0)
 
     @property
     def present(self) -> list[Placed]:
-        """The operands that are not left out."""
+        """Operands that are not left out, in order."""
         return [value for value in self.operands if value is not None]
 
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
-        """A list of numbers: those of a constant operand, or in older models of an attribute.
+        """Returns a list of numbers, from a constant operand or, in models of older opsets, from an
+        attribute.
 
         place: the position of the operand.
         name: the attribute.
@@ -70,20 +71,20 @@ class OnnxCall:
         return list(np.ravel(value.array))
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """A list of integers, of an operand or an attribute; see `numbers`."""
+        """Returns a list of integers from an operand or an attribute, found as by `numbers`."""
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
     def axis(self, default: int) -> int:
-        """The attribute `axis`, as an axis of the first operand counted from the front."""
+        """Returns the attribute `axis` as an axis of the first operand, counted from the front."""
         return self.x.axis(int(self.attributes.get("axis", default)))
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """An attribute that is 0 or 1."""
+        """Returns an attribute that is 0 or 1 as a bool."""
         return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """A single number, of an operand or an attribute; see `numbers`."""
+        """Returns a single number from an operand or an attribute, found as by `numbers`."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
 

@@ -167,7 +167,7 @@ class NodeRun:
 
 
 def results_of(call: OnnxCall) -> list[Placed]:
-    """The results of a node, in a model with padding with their facts."""
+    """Computes a node and returns its results; in a model with padding, with what is known of them there."""
     row = ONNX[call.op]
     if not call.padded:
         return listed(row.rule(call))

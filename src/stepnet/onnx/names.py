@@ -39,7 +39,7 @@ HALVES = {10: "float16", 16: "bfloat16"}
 
 @dataclass(frozen=True)
 class OnnxOperator:
-    """An operator of ONNX.
+    """Row of the table of ONNX's operators.
 
     rule: its results for a node.
     fact: what follows for padding steps from some of the operands; see `importers.padding`.
@@ -52,11 +52,7 @@ class OnnxOperator:
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
-    """The row of an elementwise operator.
-
-    operator: its name in the table of elementwise operators.
-    attributes: the attributes that are the numbers behind its operands, in order, with their defaults.
-    """
+    """Makes the row of an elementwise operator. attributes: ONNX's attributes with their defaults."""
 
     def rule(call: OnnxCall) -> Placed:
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
@@ -66,14 +62,14 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
 
 
 def variadic(operator: str, counts: bool = False) -> OnnxOperator:
-    """The row of an elementwise operator of two operands that ONNX has for any number of them."""
+    """Makes the row of an operator of two operands that ONNX has for any number of operands."""
     return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> OnnxOperator:
-    """The row of an operator without attributes: a function of a number of operands."""
+    """Makes the row of an operator without attributes: a function of a number of operands."""
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
 
@@ -81,18 +77,18 @@ def of_operands(
 
 
 def gelu(call: OnnxCall) -> Placed:
-    """Gelu, exact or by tanh."""
+    """Computes Gelu, exactly or approximated by tanh."""
     by_tanh = call.attributes.get("approximate", "none") == "tanh"
     return pointwise.elementwise("gelu", call.x, numbers=[by_tanh])
 
 
 def clip(call: OnnxCall) -> Placed:
-    """Clip: a value limited to two bounds."""
+    """Computes Clip: a value limited to two bounds."""
     return pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Cast: a value in another dtype."""
+    """Computes Cast: a value in another dtype."""
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -100,12 +96,12 @@ def cast(call: OnnxCall) -> Placed:
 
 
 def cast_like(call: OnnxCall) -> Placed:
-    """CastLike: a value in the dtype of another."""
+    """Computes CastLike: a value in the dtype of another."""
     return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
 
 
 def modulo(call: OnnxCall) -> Placed:
-    """Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
+    """Computes Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
     if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
         raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
     name = "signed_remainder" if call.flag("fmod") else "remainder"
@@ -113,7 +109,7 @@ def modulo(call: OnnxCall) -> Placed:
 
 
 def dropout(call: OnnxCall) -> Placed:
-    """Dropout at inference: the first operand."""
+    """Computes Dropout at inference: the first operand."""
     training = call.optional(2)
     if training is not None and bool(training.array):
         raise ModelError("it trains: it drops numbers at random; export the model for inference")
@@ -124,12 +120,12 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def matrix_product(call: OnnxCall) -> Placed:
-    """MatMul: the product of matrices."""
+    """Computes MatMul: the product of matrices."""
     return matmul(call.operand(0), call.operand(1), call.padded)
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Gemm: alpha A B + beta C, where A and B may be transposed."""
+    """Computes Gemm: alpha A B + beta C, where A and B may be transposed."""
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     a = constant(a.array.T) if call.flag("transA") else a
@@ -147,7 +143,7 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """The row of a reduction. how: its name in `importers.reductions`."""
+    """Makes the row of a reduction. how: its name in `importers.reductions`."""
 
     def rule(call: OnnxCall) -> Placed:
         x, axes = call.x, call.integers(1, "axes")
@@ -163,7 +159,7 @@ OverAxis = Callable[[Placed, int, bool], Placed]
 
 
 def over_axis(function: OverAxis) -> OnnxOperator:
-    """The row of a softmax. Before opset 13 it is over an axis and all following ones, which must then be
+    """Makes the row of a softmax. Before opset 13 it is over an axis and all following ones, which must be
     features.
     """
 
@@ -180,27 +176,27 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """CumSum: the sum of each number and all before it."""
+    """Computes CumSum: the sum of each number and all before it."""
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """ArgMax: the index of the largest number."""
+    """Computes ArgMax: the index of the largest number."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
 
 
 def layer_norm(call: OnnxCall) -> Placed:
-    """LayerNormalization over the last features."""
+    """Computes LayerNormalization over the last features."""
     epsilon = float(call.attributes.get("epsilon", 1e-5))
     return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
 
 
 def batch_norm(call: OnnxCall) -> Placed:
-    """BatchNormalization at inference: each channel is scaled and shifted."""
+    """Computes BatchNormalization at inference: each channel is scaled and shifted."""
     if call.flag("training_mode"):
         raise ModelError(
             "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
@@ -214,56 +210,56 @@ def batch_norm(call: OnnxCall) -> Placed:
 
 
 def shape(call: OnnxCall) -> Placed:
-    """Shape: the sizes of the axes."""
+    """Computes Shape: the sizes of the axes."""
     return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
 
 
 def transpose(call: OnnxCall) -> Placed:
-    """Transpose: the axes in another order, by default backwards."""
+    """Computes Transpose: the axes in another order, by default reversed."""
     return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
 
 
 def unsqueeze(call: OnnxCall) -> Placed:
-    """Unsqueeze: new axes of size one."""
+    """Computes Unsqueeze: adds axes of size one."""
     return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
 
 
 def squeeze(call: OnnxCall) -> Placed:
-    """Squeeze: the value without axes of size one."""
+    """Computes Squeeze: removes axes of size one."""
     return shaping.squeeze(call.x, call.integers(1, "axes"))
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """The sizes that an operand holds."""
+    """Returns the sizes that a constant operand holds."""
     return list(np.ravel(call.operand(place).array))
 
 
 def reshape(call: OnnxCall) -> Placed:
-    """Reshape, in which a size of 0 is that of the operand."""
+    """Computes Reshape; without `allowzero`, a size of 0 stands for the operand's size at that place."""
     target = sizes(call, 1) if call.optional(1) else call.attributes["shape"]
     return shaping.reshape(call.x, target, zero_keeps=not call.flag("allowzero"))
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Flatten: the axes before `axis` become the first of two axes, the others the second."""
+    """Computes Flatten: the axes before `axis` become the first of two axes, the others the second."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
 
 
 def expand(call: OnnxCall) -> Placed:
-    """Expand: the value broadcast to a shape."""
+    """Computes Expand: the value broadcast to a shape."""
     return shaping.expand(call.x, sizes(call, 1))
 
 
 def constant_of_shape(call: OnnxCall) -> Placed:
-    """ConstantOfShape: an array filled with one number."""
+    """Computes ConstantOfShape: an array filled with one number."""
     number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
     return shaping.expand(constant(number), sizes(call, 0))
 
 
 def range_(call: OnnxCall) -> Placed:
-    """Range: the numbers from one to another, or the number of each step."""
+    """Computes Range: the numbers from one to another, or the number of each step."""
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 
@@ -278,7 +274,7 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Constant: an array in the file."""
+    """Computes Constant: an array that is stored in the file."""
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))
@@ -291,14 +287,14 @@ def constant_(call: OnnxCall) -> Placed:
 
 
 def concat(call: OnnxCall) -> Placed:
-    """Concat: values side by side."""
+    """Computes Concat: values concatenated along an axis."""
     are_known = all(value.is_array for value in call.present)
     axis = call.attributes.get("axis", 0) if are_known else call.attributes["axis"]
     return selecting.concatenate(call.present, int(axis))
 
 
 def pad(call: OnnxCall) -> Placed:
-    """Pad: features padded with one number, or, for a negative pad, cut off."""
+    """Computes Pad: features padded with one number, or, for a negative pad, cut off."""
     x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
     axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
     if mode != "constant" or len(pads) != 2 * len(axes):
@@ -311,7 +307,7 @@ def pad(call: OnnxCall) -> Placed:
 
 
 def split(call: OnnxCall) -> list[Placed]:
-    """Split: parts of a feature, of equal sizes if none are stated."""
+    """Computes Split: parts of a feature, of equal sizes if none are stated."""
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
@@ -323,7 +319,7 @@ def split(call: OnnxCall) -> list[Placed]:
 
 
 def slice_(call: OnnxCall) -> Placed:
-    """Slice: of features, of shapes, or the first or last step."""
+    """Computes Slice of features or shapes, or of the first or last step of each sequence."""
     x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
     steps = call.integers(4, "steps", [1] * len(starts)) or []
@@ -331,7 +327,7 @@ def slice_(call: OnnxCall) -> Placed:
 
 
 def gather(call: OnnxCall) -> Placed:
-    """Gather: the elements at indices."""
+    """Computes Gather: the elements at indices."""
     return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
 
 

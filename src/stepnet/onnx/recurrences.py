@@ -44,7 +44,8 @@ def layer_of(
 ) -> OnnxNode | None:
     """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
 
-    node: the recurrence in the net. operands: its operands, constants for the weights.
+    node: the recurrence in the net.
+    operands: its operands, constants for the weights.
     """
     by_kind = node.recur.operands_by_kind(operands)
     dtypes = {

@@ -21,7 +21,7 @@ from stepnet.onnx.call import OnnxCall
 
 
 def recurrence(call: OnnxCall) -> list[Placed]:
-    """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
+    """Computes an RNN, GRU or LSTM, as the outputs [Y, Y_h, Y_c]; only an LSTM has Y_c."""
     operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
     arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
     try:
@@ -37,7 +37,7 @@ def recurrence(call: OnnxCall) -> list[Placed]:
 
 
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
-    """The step of each direction, and whether it runs backwards."""
+    """Makes the step of each direction; returns (steps, whether each direction runs backwards)."""
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions
     steps = tuple(
@@ -54,8 +54,9 @@ def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCell
 
 
 def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
-    """The activations of all directions; raises `ModelError` for one without an alpha or beta for which ONNX
-    has no default.
+    """Returns the activations of all directions.
+
+    Raises `ModelError` for an activation without an alpha or beta for which ONNX has no default.
     """
     names = attributes["activations"]
     numbers = {key: attributes[key] for key in ("activation_alpha", "activation_beta")}

@@ -80,8 +80,10 @@ class BodyStep:
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """Runs the body for one step; returns (outputs, memory after the step).
 
-        x: the inputs of the step that are not constants; slices of outer values come first. memory: the
-        states before the step. params: not used. statics: the outer values that are the same at all steps.
+        x: the inputs of the step that are not constants; slices of outer values come first.
+        memory: the states before the step.
+        params: not used.
+        statics: the outer values that are the same at all steps.
         """
         traced = iter(x)
         inputs = [like if like.is_constant else replace(like, value=next(traced)) for like in self.inputs]

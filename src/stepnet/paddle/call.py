@@ -1,4 +1,4 @@
-"""An operation of a program with its operands: the argument of the rules of operators."""
+"""Operation of a program with its operands: the argument of the rules of operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ KINDS: Mapping[type, tuple[Any, str]] = {
 
 
 def is_list(value: Any) -> bool:
-    """Whether a value is a list."""
+    """Tells whether a value is a list."""
     return isinstance(value, list)
 
 
 @dataclass(frozen=True)
 class PaddleCall:
-    """An operation with its operands.
+    """Operation of a program with its operands.
 
     operation: the operation of the program.
     operands: the values of its inputs, by slot.
@@ -41,22 +41,22 @@ class PaddleCall:
     padded: bool
 
     def operands_of(self, slot: str) -> tuple[Placed, ...]:
-        """All operands of a slot."""
+        """Returns all operands of an input slot."""
         return self.operands.get(slot, ())
 
     def optional(self, slot: str) -> Placed | None:
-        """The operand of a slot, or None."""
+        """Returns the operand of an input slot, or None."""
         return next(iter(self.operands_of(slot)), None)
 
     def operand(self, slot: str = "X") -> Placed:
-        """The operand of a slot; raises `ModelError` if it is missing."""
+        """Returns the operand of an input slot; raises `ModelError` if it is missing."""
         value = self.optional(slot)
         if value is None:
             raise ModelError(f"its input {slot} is missing")
         return value
 
     def attribute(self, name: str, default: Any) -> Any:
-        """The value of an attribute, or `default` if the file does not have it.
+        """Returns an attribute, or `default` if the file does not have it.
 
         Raises `ModelError` for a value of another kind than the default.
         """
@@ -68,8 +68,12 @@ class PaddleCall:
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
-        """Numbers from an attribute, a tensor or several tensors, whichever the file has; None if it has
+        """Returns numbers from an attribute, a tensor or several tensors, whichever the file has; None for
         none.
+
+        name: the attribute.
+        tensor: the slot of a tensor with all numbers.
+        several: the slot of several tensors with one number each.
         """
         if self.operands_of(several):
             return [number for value in self.operands_of(several) for number in np.ravel(value.array)]
@@ -82,12 +86,12 @@ class PaddleCall:
         return cast("list[Any]", stated) if isinstance(stated, list) else [stated]
 
     def wholes(self, name: str, tensor: str = "", several: str = "") -> list[int]:
-        """As `numbers`, for whole numbers that are constants; empty if the file has none."""
+        """Returns constant whole numbers, found as by `numbers`; an empty list if the file has none."""
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):
             raise ModelError(f"its {name} is {shown(numbers)}, and should be constant whole numbers")
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:
-        """As `wholes`, for a single number."""
+        """Returns a single constant whole number, found as by `numbers`."""
         return (self.wholes(name, tensor) or [default])[0]

@@ -17,7 +17,7 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """The dtype with a number or name of Paddle's. Half precision is computed in float32."""
+    """Returns the dtype with a number or name of Paddle's. Half precision is computed in float32."""
     if isinstance(stated, int):
         made = dtype_of(stated)
     elif stated in NAMED:
@@ -28,18 +28,18 @@ def dtype(stated: Any) -> Any:
 
 
 def shape(call: PaddleCall) -> Placed:
-    """shape: the shape of a value."""
+    """Computes shape: the shape of a value."""
     return shape_of_axes(call.operand("Input"))
 
 
 def fill_constant(call: PaddleCall) -> Placed:
-    """fill_constant: an array of one number, whose shape may include the batch and the steps."""
+    """Computes fill_constant: an array of one number, whose shape may include the batch and the steps."""
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
     return expand(filling(call), target)
 
 
 def filling(call: PaddleCall) -> Placed:
-    """The number with which a fill operator fills its shape."""
+    """Returns the number with which a fill operator fills its shape."""
     exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
     try:
         number = float(exact) if exact else call.attribute("value", 0.0)
@@ -50,7 +50,7 @@ def filling(call: PaddleCall) -> Placed:
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
-    """fill_constant_batch_size_like: a filled array, of which one size is that of another value."""
+    """Computes fill_constant_batch_size_like: a filled array, one of whose sizes is that of another value."""
     like, target = call.operand("Input"), call.wholes("shape")
     source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
     source = like.axis(source)
@@ -60,12 +60,12 @@ def fill_like_batch(call: PaddleCall) -> Placed:
 
 
 def full_int_array(call: PaddleCall) -> Placed:
-    """full_int_array: whole numbers."""
+    """Computes full_int_array: whole numbers."""
     return constant(np.asarray(call.wholes("value"), np.int64))
 
 
 def assign_value(call: PaddleCall) -> Placed:
-    """assign_value: an array in the program."""
+    """Computes assign_value: an array that is stored in the program."""
     kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
     values: Any = next((value for name in kinds if (value := call.numbers(name, ""))), ())
     array, sizes = np.asarray(values, dtype(call.operation.attributes.get("dtype", 5))), call.wholes("shape")

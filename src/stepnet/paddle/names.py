@@ -30,11 +30,7 @@ Rule = Callable[[PaddleCall], Any]
 
 
 def unary(operator: str, **attributes: float) -> Rule:
-    """The rule of an elementwise operator of X.
-
-    operator: its name in the table of elementwise operators.
-    attributes: the attributes that are the numbers behind its operand, in order, with their defaults.
-    """
+    """Makes the rule of an elementwise operator of X. attributes: Paddle's attributes with their defaults."""
 
     def rule(call: PaddleCall) -> Placed:
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
@@ -44,7 +40,7 @@ def unary(operator: str, **attributes: float) -> Rule:
 
 
 def fixed(operator: str, **attributes: float) -> Rule:
-    """The rule of an elementwise operator of X. attributes: those that must have these values."""
+    """Makes the rule of an elementwise operator of X. attributes: those that must have these values."""
 
     def rule(call: PaddleCall) -> Placed:
         for name, usual in attributes.items():
@@ -56,12 +52,12 @@ def fixed(operator: str, **attributes: float) -> Rule:
 
 
 def pair(operator: str) -> Rule:
-    """The rule of an elementwise operator of X and Y."""
+    """Makes the rule of an elementwise operator of X and Y."""
     return lambda call: pointwise.elementwise(operator, call.operand(), call.operand("Y"))
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """X and Y of an operator that broadcasts Y from the attribute `axis` of X on."""
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on."""
     x, y = call.operand(), call.operand("Y")
     axis, behind, rank = call.attribute("axis", -1), 0, len(y.axes)
     if axis >= 0 and rank < len(x.axes):
@@ -70,12 +66,12 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
 
 
 def along(operator: str) -> Rule:
-    """The rule of an elementwise operator of X and Y, of which Y is broadcast along `axis`."""
+    """Makes the rule of an elementwise operator of X and Y, where Y is broadcast along `axis`."""
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 
 
 def transpose(call: PaddleCall) -> Placed:
-    """transpose2: the axes in another order."""
+    """Computes transpose2: the axes in another order."""
     return shaping.transpose(call.operand(), call.wholes("axis"))
 
 
@@ -83,12 +79,12 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def bmm(call: PaddleCall) -> Placed:
-    """bmm: the product of matrices."""
+    """Computes bmm: the product of matrices."""
     return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
 def scaled_product(call: PaddleCall) -> Placed:
-    """matmul_v2, and the older matmul, which has a factor alpha."""
+    """Computes matmul_v2, and the older matmul, which has a factor alpha."""
     x, y = call.operand(), call.operand("Y")
     names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
     x, y = (
@@ -100,26 +96,24 @@ def scaled_product(call: PaddleCall) -> Placed:
 
 
 def scaled(x: Placed, factor: Any) -> Placed:
-    """A value times a number."""
+    """Multiplies a value by a number."""
     return pointwise.elementwise("multiply", x, constant(factor))
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """The product of x and y as matrices: of x the axes from `columns` on are joined to one, of y those
-    before `rows`.
-    """
+    """Multiplies x, its axes from `columns` on joined, by y, its first `rows` axes joined."""
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
 
 
 def mul(call: PaddleCall) -> Placed:
-    """mul: the product of two matrices, to which the axes of X and Y are joined."""
+    """Computes mul: the product of two matrices, to which the axes of X and Y are joined."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
-    """fc: a product, a bias and an activation."""
+    """Computes fc: a product, a bias and an activation."""
     result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
     bias = call.optional("Bias")
     if bias is not None:
@@ -134,7 +128,7 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """scale: a factor, and a number added before or after it."""
+    """Computes scale: a product with a factor, and a number that is added before or after it."""
     x, factor, shift = (
         call.operand(),
         (call.numbers("scale", "ScaleTensor") or [1.0])[0],
@@ -153,7 +147,7 @@ def scale(call: PaddleCall) -> Placed:
 
 
 def cast(call: PaddleCall) -> Placed:
-    """cast: the operand in another dtype."""
+    """Computes cast: the operand in another dtype."""
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if pointwise.dtype_of(call.operand()).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -161,18 +155,18 @@ def cast(call: PaddleCall) -> Placed:
 
 
 def gelu(call: PaddleCall) -> Placed:
-    """gelu, exact or approximated by tanh."""
+    """Computes gelu, exactly or approximated by tanh."""
     return pointwise.elementwise("gelu", call.operand(), numbers=[bool(call.attribute("approximate", False))])
 
 
 def clip(call: PaddleCall) -> Placed:
-    """clip: the operand between two bounds."""
+    """Computes clip: the operand limited to two bounds, either of which may be left out."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
     return pointwise.clip(call.operand(), *(bound[0] if bound else None for bound in bounds))
 
 
 def power(call: PaddleCall) -> Placed:
-    """pow: the operand to a constant power."""
+    """Computes pow: the operand raised to a constant power."""
     factors = call.numbers("factor", "FactorTensor")
     if not factors:
         raise ModelError("its factor is missing")
@@ -181,17 +175,17 @@ def power(call: PaddleCall) -> Placed:
 
 
 def power_along(call: PaddleCall) -> Placed:
-    """elementwise_pow: X to the power of Y."""
+    """Computes elementwise_pow: X to the power of Y."""
     return pointwise.power(*operands_along(call))
 
 
 def where(call: PaddleCall) -> Placed:
-    """where: a choice between two operands by a condition."""
+    """Computes where: a choice between two operands by a condition."""
     return pointwise.where(*(call.operand(slot) for slot in ("Condition", "X", "Y")))
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """dropout in inference: the identity, or a constant factor."""
+    """Computes dropout in inference: the identity, or a constant factor."""
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -204,7 +198,7 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """layer_norm over all axes from `begin_norm_axis` on."""
+    """Computes layer_norm over all axes from `begin_norm_axis` on."""
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
     if not symbols_in(x.axes[begin:]):
@@ -216,7 +210,7 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """The rule of a reduction. how: its name in `importers.reductions`."""
+    """Makes the rule of a reduction. how: its name in `importers.reductions`."""
 
     def rule(call: PaddleCall) -> Placed:
         x, axes, keep = call.operand(), call.wholes("dim", "DimTensor"), call.attribute("keep_dim", False)
@@ -228,7 +222,7 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """The rule of an operator along one axis."""
+    """Makes the rule of an operator along one axis."""
 
     def rule(call: PaddleCall) -> Placed:
         x = call.operand()
@@ -238,7 +232,7 @@ def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
 
 
 def arg_max(call: PaddleCall) -> Placed:
-    """arg_max: the index of the largest number along an axis."""
+    """Computes arg_max: the index of the largest number along an axis."""
     x, axis = call.operand(), call.whole("axis", "AxisTensor", -1)
     if call.attribute("flatten", False):
         raise ModelError("it reduces over all axes: stepnet reduces over one")
@@ -246,19 +240,19 @@ def arg_max(call: PaddleCall) -> Placed:
 
 
 def concat(call: PaddleCall) -> Placed:
-    """concat: operands joined along an axis."""
+    """Computes concat: operands joined along an axis."""
     return selecting.concatenate(call.operands_of("X"), call.whole("axis", "AxisTensor", 0))
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """stack: operands joined along a new axis."""
+    """Computes stack: operands joined along a new axis."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """split: parts of the operand along an axis."""
+    """Computes split: parts of the operand along an axis."""
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -271,7 +265,7 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """slice, which may drop axes of length 1 (decrease_axis)."""
+    """Computes slice, which may drop axes of length 1 (decrease_axis)."""
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")
@@ -283,13 +277,13 @@ def slice_(call: PaddleCall) -> Placed:
 
 
 def reshape(call: PaddleCall) -> Placed:
-    """reshape2: the operand in another shape."""
+    """Computes reshape2: the operand in another shape."""
     target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return shaping.reshape(call.operand(), target, zero_keeps=True)
 
 
 def flatten(call: PaddleCall) -> Placed:
-    """flatten_contiguous_range: neighbouring axes joined to one."""
+    """Computes flatten_contiguous_range: neighbouring axes joined to one."""
     x = call.operand()
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return shaping.reshape(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
@@ -299,28 +293,28 @@ FLATTENED = (("start_axis", 1), ("stop_axis", -1))
 
 
 def axes_of(call: PaddleCall) -> list[int]:
-    """The axes of squeeze2 and unsqueeze2."""
+    """Returns the axes of a squeeze2 or unsqueeze2."""
     return call.wholes("axes", "AxesTensor", "AxesTensorList")
 
 
 def squeeze(call: PaddleCall) -> Placed:
-    """squeeze2: the operand without axes of length 1, by default without all of them."""
+    """Computes squeeze2: the operand without axes of length 1, by default without all of them."""
     return shaping.squeeze(call.operand(), axes_of(call) or None)
 
 
 def unsqueeze(call: PaddleCall) -> Placed:
-    """unsqueeze2: the operand with new axes of length 1."""
+    """Computes unsqueeze2: the operand with new axes of length 1."""
     return shaping.unsqueeze(call.operand(), axes_of(call))
 
 
 def expand_v2(call: PaddleCall) -> Placed:
-    """expand_v2: -1 keeps a size."""
+    """Computes expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
     return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
 
 
 def same(call: PaddleCall) -> Placed:
-    """The identity: X."""
+    """Returns the operand X, for operators which compute nothing."""
     return call.operand()
 
 

@@ -1,7 +1,5 @@
-"""Paddle's recurrent operators: rnn over padded arrays; gru, lstm and fused variants over ragged sequences.
-
-rnn          Input [time, batch, inputs]          -->   Out [time, batch, directions * hidden], State
-gru, lstm    Input [total steps, gates * hidden]  -->   Hidden, Cell [total steps, hidden]
+"""Paddle's recurrent operators: rnn over padded arrays; gru, lstm and fused variants over ragged
+sequences.
 """
 
 from collections.abc import Mapping
@@ -39,7 +37,7 @@ RAGGED, ROWS = "S_", "N_"
 
 @dataclass(frozen=True)
 class Mode:
-    """A mode of rnn: its cell, the activations of its gates and candidate, and the order of its gates."""
+    """Mode of rnn: its cell, the activations of its gates and candidate, and the order of its gates."""
 
     cell: str
     activations: tuple[Activation, ...]
@@ -56,7 +54,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def rnn(call: PaddleCall) -> Results:
-    """rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
+    """Computes rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
     mode = call.attribute("mode", "")
     if mode not in MODES:
         raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
@@ -81,7 +79,7 @@ def rnn(call: PaddleCall) -> Results:
 
 
 def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
-    """The weights of one direction of one layer: two matrices and two biases; all matrices precede all
+    """Returns the two matrices and two biases of one direction of one layer; all matrices precede all
     biases.
     """
     biases = 2 * (count + place)
@@ -89,7 +87,11 @@ def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
 
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
-    """The output of a layer, and its final memories."""
+    """Runs one layer of rnn; returns its output, followed by its final memories.
+
+    cells: the weights of each direction.
+    begins: the initial memories.
+    """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
         np.stack([reordered(array, mode) for array in arrays]) for arrays in zip(*cells, strict=True)
@@ -109,14 +111,14 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """An array [gates * hidden, ...] with its gates in the order of `importers.recurrent`."""
+    """Puts the gates of an array [gates * hidden, ...] in another order."""
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     size = array.shape[0] // len(gates)
     return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
 
 
 def stacked(values: list[Placed]) -> Placed:
-    """The final memories of all layers, stacked to [layers * directions, batch, hidden]."""
+    """Stacks the final memories of all layers to [layers * directions, batch, hidden]."""
     return concatenate(values, 0)
 
 
@@ -124,14 +126,16 @@ def stacked(values: list[Placed]) -> Placed:
 
 
 def ragged(value: Placed) -> Placed:
-    """The operand, if it is ragged sequences; else raises `AxesError`."""
+    """Returns the operand if it is ragged sequences; else raises `AxesError`."""
     if value.letters != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(f"its input is [{words(value.letters)}], and it runs over [{words(RAGGED)}]")
     return value
 
 
 def weight(call: PaddleCall, slot: str) -> Array:
-    """The array of a weight; raises `ModelError` if it does not hold floats, as quantised weights do not."""
+    """Returns the array of a weight; raises `ModelError` if it does not hold floats, as if it is
+    quantised.
+    """
     array = call.operand(slot).array
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
@@ -139,7 +143,7 @@ def weight(call: PaddleCall, slot: str) -> Array:
 
 
 def activation(call: PaddleCall, name: str, default: str) -> str:
-    """The name of an activation; raises `ModelError` for an unknown one."""
+    """Returns the name of an activation; raises `ModelError` for an unknown one."""
     named = call.attribute(name, default)
     if named not in ACTIVATIONS:
         raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
@@ -147,7 +151,10 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 
 
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
-    """A bias as an array, zeros if it is missing; blocks: its allowed sizes, in multiples of `hidden`."""
+    """Returns a bias as an array, zeros if it is missing; raises `ModelError` for another size.
+
+    blocks: the sizes that it may have, in multiples of `hidden`.
+    """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:
         sizes = " or ".join(str(count * hidden) for count in blocks)
@@ -158,7 +165,13 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
 def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
-    """The outputs of a step over sequences; slots: for each memory, the slot of its initial value."""
+    """Runs a step over sequences and returns its outputs.
+
+    params: the weights of the step, by name.
+    x: the inputs.
+    slots: for each memory, the slot of its initial value.
+    reverse: whether it runs from the last step.
+    """
     hidden = params["R"].shape[0]
     begins = {name: beginning(call, slot, x, hidden) for name, slot in slots.items()}
     initial = begins if any(call.operands_of(slot) for slot in slots.values()) else None
@@ -174,7 +187,11 @@ def run(
 
 
 def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
-    """The memory before the first step; zeros if the operation has no such input."""
+    """Returns the memory before the first step; zeros if the operation has no such input.
+
+    slot: the slot of the initial value.
+    x: the inputs, whose dtype and sequences the zeros have.
+    """
     value = call.optional(slot)
     if value is None or value.is_constant:
         array = None if value is None else value.array
@@ -187,9 +204,10 @@ def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
 
 
 def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None, reverse: bool) -> Placed:
-    """A GRU over projected inputs.
+    """Runs a GRU over projected inputs and returns its outputs.
 
-    weight_h: declared as [hidden, 3 hidden]; the buffer of [hidden, u|r], then that of [hidden, c].
+    weight_h: declared as [hidden, 3 hidden]; the buffer of [hidden, u|r], then the buffer of [hidden, c].
+    biases: added to the inputs; None for none.
     """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 3 * hidden) or x.features != (3 * hidden,):
@@ -209,26 +227,26 @@ def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None
 
 
 def gru(call: PaddleCall) -> Results:
-    """gru: a GRU over inputs that are projected already."""
+    """Computes gru: a GRU over inputs that are projected already."""
     x, reverse = ragged(call.operand("Input")), bool(call.attribute("is_reverse", False))
     return {"Hidden": gru_over(call, x, weight(call, "Weight"), call.optional("Bias"), reverse)}
 
 
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Inputs times WeightX."""
+    """Multiplies inputs by WeightX; `place` chooses among several."""
     weight(call, "WeightX")
     return matmul(x, call.operands_of("WeightX")[place])
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """fusion_gru: a projection of the inputs, then gru."""
+    """Computes fusion_gru: a projection of the inputs, then gru."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """multi_gru: bidirectional layers whose outputs are concatenated."""
+    """Computes multi_gru: bidirectional layers whose outputs are concatenated."""
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
     weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
     counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (
@@ -253,7 +271,10 @@ def multi_gru(call: PaddleCall) -> Results:
 
 
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
-    """An LSTM over projected inputs. weight_h: [hidden, 4 hidden], the gates c|i|f|o."""
+    """Runs an LSTM over projected inputs and returns its outputs by slot.
+
+    weight_h: [hidden, 4 hidden], the gates c|i|f|o.
+    """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 4 * hidden) or x.features != (4 * hidden,):
         raise ModelError(f"its input has features {list(x.features)}, its weight {list(weight_h.shape)}")
@@ -273,12 +294,12 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
 
 
 def lstm(call: PaddleCall) -> Results:
-    """lstm: an LSTM over inputs that are projected already."""
+    """Computes lstm: an LSTM over inputs that are projected already."""
     return lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight"))
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """fusion_lstm: a projection of the inputs, then lstm."""
+    """Computes fusion_lstm: a projection of the inputs, then lstm."""
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

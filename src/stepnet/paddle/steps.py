@@ -1,9 +1,4 @@
-"""The step functions of Paddle's operators gru and lstm, whose inputs are projected already.
-
-u, r = s(x_ur + h R + b_ur);  c = a(x_c + (r h) R_c + b_c);  h' = (1 - u) h + u c
-i, f = s(x_if + h R_if + p_if c + b_if);  c' = f c + i a(x_c + h R_c + b_c)
-o = s(x_o + h R_o + p_o c' + b_o);        h' = o d(c')
-"""
+"""Step functions of Paddle's operators gru and lstm, whose inputs are projected already."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +17,7 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class GruStep:
-    """The step of gru.
+    """Step function of Paddle's gru.
 
     gate_activation, activation: the names of the activations of the gates and of the candidate.
     keeps: Paddle's origin_mode: whether the update gate keeps the old memory.
@@ -37,7 +32,10 @@ class GruStep:
         return "gru"
 
     def __call__(self, x: Any, h: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the memory after a step. x: [3 hidden], the gates u|r|c."""
+        """Computes a step; returns (output, memory after the step), which are equal.
+
+        x: [rows, 3 hidden], the projected inputs of the gates u|r|c.
+        """
         size, gates, candidate = (
             h.shape[-1],
             ACTIVATIONS[self.gate_activation],
@@ -53,7 +51,11 @@ class GruStep:
 
 @dataclass(frozen=True)
 class LstmStep:
-    """The step of lstm, whose output is the whole memory, h and c."""
+    """Step function of Paddle's lstm, whose output is the whole memory, h and c.
+
+    gate_activation, candidate_activation: the names of the activations of the gates and of the candidate.
+    cell_activation: the name of the activation of c before the output gate.
+    """
 
     gate_activation: str
     candidate_activation: str
@@ -64,7 +66,10 @@ class LstmStep:
         return "lstm"
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """The output and the memory after a step. x: [4 hidden], the gates c|i|f|o."""
+        """Computes a step; returns (output, memory after the step), which are equal.
+
+        x: [rows, 4 hidden], the projected inputs of the gates c|i|f|o.
+        """
         h, c = memory["h"], memory["c"]
         gates = ACTIVATIONS[self.gate_activation]
         candidate, i, f, o = np.split(x + params["b"] + h @ params["R"], 4, axis=-1)

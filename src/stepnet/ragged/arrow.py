@@ -120,7 +120,8 @@ def parts_of(array: Any, first: int = 0) -> Parts:
 def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
     """Removes the entries of the rows marked in `empty`: in Arrow, a null row may have entries.
 
-    entries: the entries of all rows. level: the offsets of rows in the entries.
+    entries: the entries of all rows.
+    level: the offsets of rows in the entries.
 
     Returns (entries, offsets).
     """
@@ -179,7 +180,8 @@ def with_nulls(array: Any, null: Array | None) -> Any:
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
     """Raises `InputError` for an Arrow array with a null, and names the row of the first.
 
-    offsets: the offsets of each level around the array. features: the sizes of the fixed-size lists inside.
+    offsets: the offsets of each level around the array.
+    features: the sizes of the fixed-size lists inside.
     first: the index of the first row.
     """
     if array.null_count:

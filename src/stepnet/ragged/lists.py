@@ -75,7 +75,8 @@ def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array
 
     Python's whole numbers are cast to any dtype that they fit, all other values by NumPy's same_kind rule.
 
-    name: the name of the sequence for messages. target_dtype: the dtype; None for NumPy's own choice.
+    name: the name of the sequence for messages.
+    target_dtype: the dtype; None for NumPy's own choice.
     """
     try:
         array = array_of(item, name)

@@ -187,9 +187,12 @@ class BoundModule:
         """Runs a compiled module on a batch without gradients; returns its outputs and final memories as
         tensors.
 
-        runnable: the compiled module. batch: the positions of the sequences. data: the inputs, of all steps.
-        states: the initial memories; empty for zeros. tensors: the module's parameters. They are bound again
-        only if they have changed. statics: the inputs without steps.
+        runnable: the compiled module.
+        batch: the positions of the sequences.
+        data: the inputs, of all steps.
+        states: the initial memories; empty for zeros.
+        tensors: the module's parameters. They are bound again only if they have changed.
+        statics: the inputs without steps.
         """
         bound = self.parameters(runnable, tensors)
         array, program, programs = array_of(data), bound.program, bound.programs

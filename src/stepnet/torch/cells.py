@@ -58,11 +58,7 @@ class CellSizes:
 
     @classmethod
     def of_key(cls, key: str) -> "CellSizes":
-        """The sizes from a key.
-
-        >>> CellSizes.of_key("GRU 3 4 1 0 0 0 float32") == CellSizes("GRU", 3, 4, bias=False)
-        True
-        """
+        """Reads sizes from the text of a key."""
         mode, *numbers, dtype = key.split()
         inputs, hidden, layers, bias, bidirectional, projected = map(int, numbers)
         return cls(mode, inputs, hidden, layers, bool(bias), bool(bidirectional), projected, dtype)

@@ -107,7 +107,7 @@ def in_graph(
 
     Returns the recurrence's results, as tensors of that graph.
 
-    key: names the module, for `runnable_of`.
+    key: names the module, for `runnable_of`. place: where the steps of the sequences lie in the data.
     outputs: the number of results that have one entry per step; they come first.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.

@@ -67,9 +67,11 @@ class NoValue:
 class GraphReplay:
     """Replay of a traced graph of ATen operations on values of a net.
 
-    kind: "step" or "model", for messages. builds: the recipe of each recurrent layer, by the number in its
-    node. like: any value of the net; in a model one that has one entry per step. rules: a rule for each
-    operation, by name. values: the values of the nodes so far.
+    kind: "step" or "model", for messages.
+    builds: the recipe of each recurrent layer, by the number in its node.
+    like: any value of the net; in a model one that has one entry per step.
+    rules: a rule for each operation, by name.
+    values: the values of the nodes so far.
     """
 
     kind: str
@@ -188,7 +190,7 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
-        """The call of a node."""
+        """Makes the call of a node."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {
@@ -229,12 +231,12 @@ class ReplayedNode:
         known = size_named(size, symbols)
         if known is None and size.node.expr.free_symbols - symbols.keys():
             raise refuse(
-                "how many numbers there are depends on values: every row may differ; use torch.where"
+                "the number of elements depends on values, which may differ between rows; use torch.where"
             )
         if known is None:
             raise refuse(
-                f"a tensor has {self.text(size)} numbers along an axis: sequences and steps are left as many "
-                "as they are"
+                f"a tensor has {self.text(size)} elements along an axis: a model keeps the numbers of "
+                "sequences and of steps"
             )
         return known
 
@@ -322,7 +324,7 @@ def advice(operation: Any) -> str:
 
 
 def torch_name(tensor: Any) -> str:
-    """The name of a tensor's dtype; raises `StepError` if stepnet does not know it."""
+    """Returns the name of a tensor's dtype; raises `StepError` if stepnet does not know it."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(COMPUTED)}")

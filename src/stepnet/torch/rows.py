@@ -105,11 +105,11 @@ def scalar(call: ReplayedNode, number: Any) -> Placed:
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
     if call.replay.kind == "step":
-        raise refuse("the number of rows enters a value, and a step does not know it")
+        raise refuse("a value depends on the number of rows, which a step does not know")
     if call.replay.graph.names.get(symbol) != STEPS or not (constant.is_Integer and factor.is_Integer):
         raise refuse(
-            f"the number {call.text(number)} enters a value, and a model knows the number of steps alone, "
-            "x.size(1)"
+            f"a value depends on the number {call.text(number)}, and a model knows the number of "
+            "steps alone, x.size(1)"
         )
     lengths = call.replay.lengths
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
@@ -155,7 +155,7 @@ def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) ->
     if row.steps is None:
         raise mixes(STEPS, x.axes)
     if any(x.axes[dim] != TIME for dim in every):
-        raise refuse("it goes along steps and features at once: go along one after the other")
+        raise refuse("it goes over steps and features at once: apply it to one after the other")
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
     axes = [call.axes(tensor, [x]) for tensor in call.tensors]
     return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)

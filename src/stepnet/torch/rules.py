@@ -63,12 +63,12 @@ def detached(x: Any) -> Any:
 
 
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """a + alpha b."""
+    """Computes a + alpha b."""
     return a + scaled(b, alpha)
 
 
 def subtract(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """a - alpha b."""
+    """Computes a - alpha b."""
     return a - scaled(b, alpha)
 
 

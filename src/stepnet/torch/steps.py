@@ -40,7 +40,7 @@ class CellForward:
         return tuple(last) if mode == "LSTM" else last[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of the module without its compiled code, which a copy compiles again."""
+        """Returns the state of the module without its compiled code, which a copy compiles again."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
         return state

@@ -25,7 +25,7 @@ class NotDataError(Exception):
 
 
 class Serializer:
-    """A serializer of values that consist of objects of given dataclasses.
+    """Serializer of values that consist of objects of given dataclasses.
 
     shortcuts: for classes whose checks take long, a function that makes an object from its fields without
     checks.
@@ -61,7 +61,7 @@ class Serializer:
 
 
 class ValueWriter:
-    """The state of a value that is being serialized: its rows and blobs."""
+    """State of a value that is being serialized: its rows and blobs."""
 
     def __init__(self, form: Serializer) -> None:
         """Begins without rows and blobs."""
@@ -119,7 +119,7 @@ class ValueWriter:
 
 
 class ValueReader:
-    """The state of a value that is being restored: its objects and blobs."""
+    """State of a value that is being restored: its objects and blobs."""
 
     def __init__(self, form: Serializer, blobs: memoryview) -> None:
         self.form, self.blobs = form, blobs

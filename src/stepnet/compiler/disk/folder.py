@@ -16,7 +16,7 @@ OTHERS = 0o077
 
 
 class NotUsableError(Exception):
-    """The reason why the cache cannot be used; it never reaches a caller of stepnet."""
+    """Reason why the cache cannot be used; it never reaches a caller of stepnet."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ TRIAL = 2**16
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry of the cache.
+    """File of the cache, for lists of its contents.
 
     name: the name of its file.
     bytes: its size on disk.

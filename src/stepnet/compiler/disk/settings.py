@@ -21,7 +21,7 @@ SHOWN = 40
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the cache.
+    """Settings of the cache on disk.
 
     folder: its folder; None if there is no cache.
     most: the most bytes that it may take.

@@ -142,7 +142,7 @@ def unfit(recur: Recur, memory: int) -> str | None:
             if user not in linear and reader.operation != "sum":
                 return f"{name} is read by {reader.operation}, not by a sum{where(reader)}"
         if number in recur.outputs or (number != after and number in recur.following):
-            return f"{name} itself is a result{where(body.nodes[after])}"
+            return f"{name} itself is a result{where(node)}"
     if after not in linear:
         return f"the next {name} is not linear in {name}{where(body.nodes[after])}"
     return None

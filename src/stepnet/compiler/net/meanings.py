@@ -15,46 +15,46 @@ Array = np.ndarray
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Computes 1 / (1 + exp(-x)), without overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, np.ones_like(small), small) / (1 + small)
 
 
 def erf(x: Array) -> Array:
-    """The error function, elementwise."""
+    """Computes the error function, elementwise."""
     values = np.array([math.erf(float(value)) for value in x.ravel()], np.float64)
     return values.reshape(x.shape).astype(x.dtype if kind_of_dtype(x.dtype) == "float" else np.float64)
 
 
 def power(x: Array, *, exponent: float) -> Array:
-    """x to a constant power."""
+    """Raises x to a constant power."""
     return np.power(x, exponent)
 
 
 def cast(x: Array, *, dtype: str) -> Array:
-    """x converted to another dtype."""
+    """Converts x to another dtype."""
     return x.astype(dtype)
 
 
 def slice_features(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
-    """x sliced by (start, stop, step) along each feature axis; a stop of -1 means before index 0."""
+    """Slices x by (start, stop, step) along each feature axis; a stop of -1 means before index 0."""
     index = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in slices)
     return x[(..., *index)] if index else x
 
 
 def reshape(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """x with its last `rank` axes reshaped to `shape`."""
+    """Reshapes the last `rank` axes of x to `shape`."""
     return x.reshape(x.shape[: x.ndim - rank] + shape)
 
 
 def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
-    """x with its feature axes permuted."""
+    """Permutes the feature axes of x."""
     lead = x.ndim - len(order)
     return x.transpose(*range(lead), *(lead + axis for axis in order))
 
 
 def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """The features broadcast to `shape`."""
+    """Broadcasts the features of x to `shape`."""
     lead = x.shape[: x.ndim - rank]
     return np.broadcast_to(
         x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape
@@ -62,7 +62,7 @@ def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
 
 
 def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
-    """The features at constant `indices` of one axis."""
+    """Takes the features at constant `indices` of one axis."""
     return np.take(x, np.array(indices, np.int64), axis=axis)
 
 
@@ -72,37 +72,37 @@ def concatenate(*arrays: Array, axis: int) -> Array:
 
 
 def reduce_max(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The largest over feature axes."""
+    """Computes the maximum over feature axes."""
     return np.max(x, axis=axes)
 
 
 def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The smallest over feature axes."""
+    """Computes the minimum over feature axes."""
     return np.min(x, axis=axes)
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The sum over feature axes; floats keep their dtype, small integers are widened as in NumPy."""
+    """Computes the sum over feature axes; floats keep their dtype, small integers are widened as in NumPy."""
     return np.sum(x, axis=axes)
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The index of the maximum along one feature axis; the first among equals."""
+    """Computes the index of the maximum along one feature axis; the first among equals."""
     return np.argmax(x, axis=axes[0])
 
 
 def cumsum(x: Array, *, axis: int) -> Array:
-    """The inclusive prefix sum along one feature axis."""
+    """Computes the inclusive prefix sum along one feature axis."""
     return np.cumsum(x, axis=axis)
 
 
 def cumprod(x: Array, *, axis: int) -> Array:
-    """The inclusive prefix product along one feature axis."""
+    """Computes the inclusive prefix product along one feature axis."""
     return np.cumprod(x, axis=axis)
 
 
 def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
-    """The product [..., k] @ [k, n], computed one vector at a time.
+    """Computes the product [..., k] @ [k, n], one vector at a time.
 
     A library's product of many rows rounds differently from that of a single row. One vector at a time, the
     bits do not depend on the number of vectors.
@@ -128,24 +128,24 @@ def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[
 
 
 def gather(table: Array, index: Array) -> Array:
-    """The rows of a parameter at integer indices; negative ones count from the end."""
+    """Takes the rows of a parameter at integer indices; negative ones count from the end."""
     return table[index]
 
 
 def scatter(index: Array, values: Array, *, rows: int) -> Array:
-    """The sum of all values at each index, [rows, ...]: the adjoint of `gather`."""
+    """Computes the sum of all values at each index, [rows, ...]: the adjoint of `gather`."""
     total = np.zeros((rows, *values.shape[index.ndim :]), values.dtype)
     np.add.at(total, index, values)
     return total
 
 
 def vectors(x: Array) -> Array:
-    """The array flattened to [count, size], where size is that of the last axis; also for a size of 0."""
+    """Flattens an array to [count, size], where size is that of the last axis, which may be 0."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def constant(*, value: Literal) -> Array:
-    """The array itself."""
+    """Returns the array of a literal."""
     return value.value
 
 

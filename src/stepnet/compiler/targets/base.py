@@ -274,7 +274,7 @@ class Engine(Protocol):
 
 
 def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
-    """The reason for the first part of a schedule that an engine refuses; None if it refuses none."""
+    """Returns the reason for the first part of a schedule that an engine refuses; None if it refuses none."""
     return next((reason for plan in schedule.plans if (reason := engine.refuse_plan(plan))), None)
 
 
@@ -301,7 +301,7 @@ class SharedEngine(Engine, Protocol):
         ...
 
     def code_for(self) -> str | None:
-        """The processor that code is generated for, if the user chose it; None for the one at hand."""
+        """Names the processor that code is generated for, if the user chose it; None for this machine's."""
         ...
 
 

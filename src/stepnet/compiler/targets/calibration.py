@@ -21,7 +21,7 @@ STEPS = 255
 
 @dataclass(frozen=True)
 class Calibration:
-    """The scales of one recurrence.
+    """Scales with which one recurrence runs in int8.
 
     Attributes:
         scale: Of inputs and memory: q = scale x + shift, rounded, from 0 to 255.

@@ -205,7 +205,8 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """Computes a part that takes a value from one extent to another: an expand (repeat) or a reduce.
 
-    values: the values so far, by number. frame: the positions of the values of each extent.
+    values: the values so far, by number.
+    frame: the positions of the values of each extent.
 
     Returns the result by its number.
     """

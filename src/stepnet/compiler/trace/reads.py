@@ -262,7 +262,7 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of a mapping's items.
+    """Makes the source of a mapping's items: a function that returns its keys and values as they are now.
 
     name: returns the name of a key's item.
     now: returns the mapping, if each thread has another one.

@@ -61,7 +61,7 @@ ROWS_AXIS = Rows()
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for NumPy's operations in a step.
+    """Table of rules for NumPy's operations in a step.
 
     ufuncs: for each ufunc, the name of an operation, or a function that builds several.
     functions: for each other function, the function that replaces it.

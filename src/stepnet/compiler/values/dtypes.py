@@ -82,7 +82,7 @@ def computed(array: np.ndarray) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The array in its compute dtype and in native byte order; a copy unless it is writable."""
+    """Converts an array to its compute dtype and to native byte order; makes a copy unless it is writable."""
     row = DTYPES.get(array.dtype.name)
     dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
     return array.astype(dtype, copy=not array.flags.writeable)

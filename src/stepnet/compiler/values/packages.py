@@ -9,7 +9,7 @@ NUMBERS = re.compile(r"\d+(\.\d+)*")
 
 @dataclass(frozen=True)
 class Package:
-    """A package.
+    """Package that stepnet uses, with its lowest version.
 
     name: its name on the package index.
     floor: the lowest version that works.

@@ -247,7 +247,9 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands a constant operand to the body's rows, if it was expanded to steps; returns its number."""
+        """Expands a constant operand to the body's rows if it was expanded to steps outside; returns its
+        number.
+        """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 

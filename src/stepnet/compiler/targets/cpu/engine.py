@@ -62,7 +62,7 @@ class LlvmEngine:
         return LlvmKernel(plan, made, target)
 
     def code_for(self) -> str | None:
-        """The processor that STEPNET_CPU names; None without it."""
+        """Names the processor that STEPNET_CPU sets; None without it."""
         return target_texts()[0] if asked() else None
 
     def load(self, plan: Plan) -> Load:
@@ -73,7 +73,7 @@ class LlvmEngine:
         return made
 
     def machine(self) -> Machine:
-        """The processor at hand, with the vectors that code is generated for."""
+        """Returns the speed of this machine's processor, with the vectors that code is generated for."""
         return machine_for((self.target or host_target()).vector_bytes)
 
     def key(self, plan: Plan) -> str:

@@ -99,7 +99,7 @@ class Described(Owned):
         return (text.value or b"").decode()
 
     def kinds(self) -> tuple[int, int, int]:
-        """The propagation kind, the cell kind and the direction, as queried from the library."""
+        """Returns (propagation kind, cell kind, direction), as queried from the library."""
         numbers: list[int] = []
         for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
             number = c_int()

@@ -56,7 +56,8 @@ class DeltaLayer:
     """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
 
     groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
-    lie next to one another. eps: what the norm adds to the mean square.
+        lie next to one another.
+    eps: what the norm adds to the mean square.
     """
 
     groups: int

@@ -35,7 +35,8 @@ NO_LIMIT = (0.0, float("inf"))
 class StepSize:
     """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
-    positive: whether softplus makes the sum positive. low, high: the limits.
+    positive: whether softplus makes the sum positive.
+    low, high: the limits.
     """
 
     positive: bool
@@ -111,8 +112,9 @@ class Mamba2Layer:
     """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
     output.
 
-    groups: the number of groups of heads that share B and C. size: the number of features that the norm is
-    over. eps: what the norm adds to the mean square.
+    groups: the number of groups of heads that share B and C.
+    size: the number of features that the norm is over.
+    eps: what the norm adds to the mean square.
     """
 
     groups: int

@@ -40,8 +40,11 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 class ScanKey:
     """Key of a scan's net: the step, the shapes of one row, and the dtypes.
 
-    inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
-    of memories and parameters. reverse: whether the recurrence runs from the last step to the first.
+    inputs: (name, shape, dtype) in order.
+    memories: the shape of each.
+    params: (name, shape) in order.
+    dtype: of memories and parameters.
+    reverse: whether the recurrence runs from the last step to the first.
     """
 
     step: Step

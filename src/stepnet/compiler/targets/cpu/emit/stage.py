@@ -52,7 +52,7 @@ class OneRow:
     pointer: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Returns the pointer to the row."""
+        """Returns the pointer to the only row, whichever row is asked for."""
         return self.pointer
 
 

@@ -1,7 +1,7 @@
 """A disk cache of generated code: code compiled by one process is loaded by others, without the LLVM library.
 
-The key contains everything that determines the code: the kernel or the plan, the target, the versions of LLVM
-and the system, and the sources of the modules that generate it.
+The key contains everything that determines the code: the kernel or the plan, the processor, the versions of
+LLVM and the system, and the sources of the modules that generate it.
 """
 
 import os

@@ -117,7 +117,7 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
     """Returns the named instruction set and the narrower ones that a processor supports; all of them for
     "".
 
-    Raises `InputError` for another name, and for a target that the processor does not support.
+    Raises `InputError` for another name, and for one that this machine does not support.
     """
     kinds = {(target.name, target.is_x86) for target in supported}
     named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}

@@ -1,7 +1,7 @@
 """Elementary functions as straight-line LLVM code on vectors (or scalars) of float or double.
 
 Each function takes the builder and a register, and returns the function of every element. The same code
-serves every width and target; on all targets with a fused multiply-add, results have the same bits.
+serves every width and processor; on all processors with a fused multiply-add, results have the same bits.
 
 1. There are no branches: `select` chooses between two forms.
 2. Arguments are clamped to the range in which the result changes. The comparison is false for NaN, so NaN is
