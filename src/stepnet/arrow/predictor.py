@@ -7,9 +7,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, cast
 
-from stepnet.arrow.blocks import Batch, Piece, concatenate, null_of, pieces, rows_of
+from stepnet.arrow.blocks import BatchPiece, NumberedBatch, concatenate, null_of, pieces, rows_of
 from stepnet.arrow.columns import Column, result_column
-from stepnet.arrow.runnable import Compiled, Runnable
+from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
 from stepnet.compiler.values.arguments import flag, instance, kind, shown, whole
 from stepnet.errors import InputError, StepnetError, named, printable

@@ -19,7 +19,7 @@ from typing import Any
 
 from stepnet.arrow.folders.dictionaries import no_rows
 from stepnet.arrow.folders.marks import ResultRecord, difference, metadata_of, origin_of, read_record
-from stepnet.arrow.folders.plan import Job, Plan, files_below, resolve_path
+from stepnet.arrow.folders.plan import Job, ResultsPlan, files_below, resolve_path
 from stepnet.arrow.folders.sifting import BadRow
 from stepnet.arrow.folders.tables import FILES, open_native, read_errors
 from stepnet.arrow.folders.targets import (

@@ -12,9 +12,9 @@ from typing import Any
 from stepnet.arrow.folders.aside import RejectedRows
 from stepnet.arrow.folders.listing import Listing, listing
 from stepnet.arrow.folders.marks import ResultRecord
-from stepnet.arrow.folders.pipeline import Counts, WriteOptions, run_jobs
-from stepnet.arrow.folders.plan import Plan, check_targets, plan_file, plan_folder, whole_part
-from stepnet.arrow.folders.request import Place, Work, list_column, parquet_path
+from stepnet.arrow.folders.pipeline import RunCounts, WriteOptions, run_jobs
+from stepnet.arrow.folders.plan import ResultsPlan, check_targets, plan_file, plan_folder, whole_part
+from stepnet.arrow.folders.request import Destination, RunRequest, list_column, parquet_path
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
