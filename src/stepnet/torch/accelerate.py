@@ -119,7 +119,7 @@ def accelerate(model: Any) -> Accelerated:
     >>> done = stepnet.torch.accelerate(model)
     >>> print(done)
     1: GRU
-    2: left, its parameters are torch.float16: float32 and float64 are run
+    2: left, its parameters are torch.float16: only float32 and float64 are supported
     >>> isinstance(model[1], stepnet.torch.GRU)
     True
     >>> done.undo()
