@@ -859,7 +859,7 @@ def layers_of_other_libraries_run_part_by_part() -> None:
                     block.mixer.in_proj = Linear(block.mixer.in_proj)
             if first:
                 done = stepnet.torch.accelerate(ours)
-                why = f"in_proj is a {__name__}.Linear and no torch.nn.modules.linear.Linear"
+                why = f"in_proj is a {__name__}.Linear, not a torch.nn.modules.linear.Linear"
                 assert why in done.left["backbone.layers.0.mixer.forward"], str(done)
             assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
 

@@ -157,8 +157,8 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
     if (answer := next((answer for answer in answers if answer is not None), None)) is not None:
         return answer.kind, answer.left
     if getattr(module, "original_name", kind.__name__) in {theirs.__name__ for theirs in OURS}:
-        # a class of its own, or one that torch.jit.script made
-        return None, {"": f"a {kind.__module__}.{kind.__qualname__} is another class than that of torch.nn"}
+        # original_name: the class of what torch.jit.script makes
+        return None, {"": f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"}
     return None, {}
 
 

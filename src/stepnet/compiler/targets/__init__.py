@@ -65,17 +65,17 @@ GROUP = "stepnet.targets"
 
 @cache
 def engine(name: str) -> Engine:
-    """The engine with a name of the table, or of an installed package."""
+    """Makes, once, the engine with a name of the table, or of an installed package."""
     return run_without_fork(ENGINES.get(name) or loaded(installed(GROUP)[name], "engine"))
 
 
 def engine_names() -> tuple[str, ...]:
-    """The names that `engine=` takes, besides "auto"."""
+    """Returns the names that `engine=` accepts, besides "auto"."""
     return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 
 def engine_named(name: str) -> Engine:
-    """The engine called `name`; raises `InputError` for any other name."""
+    """Returns the engine called `name`; raises `InputError` for any other name."""
     if name not in ENGINES and name not in installed(GROUP):
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
