@@ -76,12 +76,27 @@ class Executables(Generic[Kind]):
         if (idle := self.idle.get(form)) is not None:
             idle.append(executable)
         RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
-        held = sum(bytes_ for _, bytes_ in tuple(RECENT.values()))
-        while held > MOST_BYTES or len(RECENT) > MOST_FORMS**2:
-            (_, oldest), (owner, bytes_) = RECENT.popitem(last=False)
-            held -= bytes_
-            if (cache := owner()) is not None:
-                cache.idle.pop(oldest, None)
+        evict_oldest()
+
+
+def evict_oldest() -> None:
+    """Evicts the oldest forms of all programs until at most `MOST_BYTES` are kept; those of programs that are
+    gone count no more.
+    """
+    held = 0
+    for key, (owner, size) in tuple(RECENT.items()):
+        if owner() is None:
+            RECENT.pop(key, None)
+        else:
+            held += size
+    while held > MOST_BYTES or len(RECENT) > MOST_FORMS**2:
+        try:
+            (_, oldest), (owner, size) = RECENT.popitem(last=False)
+        except KeyError:  # another thread has evicted the last one since
+            return
+        held -= size
+        if (cache := owner()) is not None:
+            cache.idle.pop(oldest, None)
 
 
 def bytes_of(form: Form) -> int:
