@@ -119,7 +119,7 @@ class Ties:
         return ", and ".join(self.move_text(move, cell) for move in moves)
 
     def move_text(self, move: Move, cell: DrawnNumber) -> str:
-        """Describes one place that a number goes to."""
+        """Describes in words one place of the target layout that a number of the source goes to."""
         where = self.target.where(self.target_regions[move.target], cell.place)
         sign = next(sign for block, sign in move.terms if block == cell.block)
         others = [

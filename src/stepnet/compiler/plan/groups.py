@@ -75,7 +75,7 @@ def repeated(net: Net) -> set[int]:
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether a reader has another operand that changes from step to step."""
+        """Tells whether a reader of a repeated value computes with another operand that is not repeated."""
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)

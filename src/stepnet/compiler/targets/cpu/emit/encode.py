@@ -83,8 +83,10 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """Computes, for each vector element, the bits of the largest magnitude in the full blocks of a
-        row.
+        """Writes code that finds the largest magnitudes in the full blocks of a row, for the scale of its
+        int8 codes.
+
+        Returns a vector with the largest magnitude at each vector element, as the bits of a float32.
         """
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
