@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Operator:
+class RecurrentOperator:
     """A recurrent operator.
 
     layout: its layout; of a GRU that of a reset after the product.
@@ -40,8 +40,8 @@ CELLS = {
     "LSTM": ("openvino.lstm", 2, ("sigmoid", "tanh", "tanh")),
 }
 OPERATORS = {
-    **{f"{cell}Sequence": Operator(*facts, sequence=True) for cell, facts in CELLS.items()},
-    **{f"{cell}Cell": Operator(*facts, sequence=False) for cell, facts in CELLS.items()},
+    **{f"{cell}Sequence": RecurrentOperator(*facts, sequence=True) for cell, facts in CELLS.items()},
+    **{f"{cell}Cell": RecurrentOperator(*facts, sequence=False) for cell, facts in CELLS.items()},
 }
 """The recurrent operators."""
 WEIGHTS = ("W", "R", "B")
