@@ -76,9 +76,19 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
-            *("build", "cells", "code", "driven", "emit", "generate", "loops", "lowered", "lowering"),
-            *("pointwise", "product", "program", "records", "refusals", "rowwise", "stage", "target"),
-            *("tile", "tiles", "tiling", "units", "words"),
+            *("call_words", "cells", "code", "driven", "emit", "generate", "loops", "lowered", "lowering"),
+            *(
+                "machine_code",
+                "pointwise",
+                "product",
+                "program",
+                "records",
+                "refusals",
+                "rowwise",
+                "stage",
+                "target",
+            ),
+            *("tile", "tiles", "tiling", "units"),
         )
     },
     **{
@@ -92,7 +102,7 @@ TESTS: dict[str, Sequence[str]] = {
             "tests/compiler/plan/test_inner_sequences.py",
             "tests/compiler/plan/test_attention.py",
         )
-        for name in ("emit/lanes", "emit/words", "lower/segments", "lower/fusion")
+        for name in ("emit/lane_loops", "emit/word_reductions", "lower/segments", "lower/fusion")
     },
     "compiler/targets/cpu/machine/room.py": (
         "tests/compiler/targets/cpu/test_object_code.py",
@@ -232,7 +242,7 @@ TESTS: dict[str, Sequence[str]] = {
             "tests/compiler/plan/test_inner_sequences.py",
             "tests/model/test_nested.py",
         )
-        for name in ("inner", "passes/columns")
+        for name in ("inner_sequences", "passes/columns")
     },
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
