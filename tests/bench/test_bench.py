@@ -32,8 +32,7 @@ from bench.runtimes.report import comparison, remarks, times
 from bench.runtimes.results import REFUSED, Result, Run, Timing
 from bench.runtimes.runner import PEERS, Peer, Worker
 from bench.runtimes.saved import Saved
-from stepnet import cells
-from stepnet.compiler.values.version import __version__
+from stepnet import __version__, cells
 from stepnet.errors import FileError, InputError
 
 ROOT = Path(__file__).resolve().parents[2]
