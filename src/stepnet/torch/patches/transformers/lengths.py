@@ -38,15 +38,21 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     With a cache they do not skip it: transformers keeps in the cache the states after the padding.
     """
-    signature = inspect.signature(forward)
-    if "attention_mask" not in signature.parameters:
+    _, *names = inspect.signature(forward).parameters
+    if "attention_mask" not in names:
         return forward
+
+    def argument(name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """Makes the function that finds an argument among those of a call, by its place or its name."""
+        place = names.index(name) if name in names else len(names)
+        return lambda args, kwargs: args[place] if place < len(args) else kwargs.get(name)
+
+    cache, mask = argument("cache_params"), argument("attention_mask")
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs | signature.bind_partial(self, *args, **kwargs).arguments
-        is_plain = given.get("cache_params") is None and not is_recorded()
-        lengths = lengths_of(given.get("attention_mask")) if is_plain else None
+        is_plain = cache(args, kwargs) is None and not is_recorded()
+        lengths = lengths_of(mask(args, kwargs)) if is_plain else None
         if lengths is None and LENGTHS.get() is None:
             return forward(self, *args, **kwargs)
         token = LENGTHS.set(lengths)
