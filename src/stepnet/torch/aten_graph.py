@@ -107,7 +107,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
 
     def number(self, name: str) -> Any:
         """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
-        # PyTorch imports its compiler for a trace in any case, and that takes as long as all of stepnet.torch.
+        # A trace imports PyTorch's compiler in any case, which takes as long as all of stepnet.torch.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
