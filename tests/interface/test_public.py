@@ -86,6 +86,11 @@ def test_batches_of_arrow_need_no_framework():
     assert {name.partition(".")[0] for name in loaded(text)} & frameworks == set()
 
 
+def test_layers_of_pytorch_do_not_import_its_compiler():
+    text = LOADED.replace("import stepnet\n", "import stepnet.torch\n")
+    assert [name for name in loaded(text) if name.startswith("torch._dynamo")] == []
+
+
 def test_few_modules_are_imported(modules: list[str]):
     kinds = {
         "of stepnet": [name for name in modules if name.split(".")[0] == "stepnet"],

@@ -30,7 +30,6 @@ fx_traceback: Any = pytorch("torch.fx.traceback")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 shapes: Any = pytorch("torch.fx.experimental.symbolic_shapes")
 sym_node: Any = pytorch("torch.fx.experimental.sym_node")
-sources: Any = pytorch("torch._dynamo.source")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
@@ -108,7 +107,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
 
     def number(self, name: str) -> Any:
         """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
-        hint, source = HINTS[name], sources.ConstantSource(name)
+        # A trace imports PyTorch's compiler in any case, which takes as long as all of stepnet.torch.
+        hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
         return self.create_symintnode(symbol, hint=hint, source=source)
