@@ -18,9 +18,9 @@ from stepnet.compiler.values.arguments import choice, shown
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.blank import no_sequences
-from stepnet.model.declared import with_dtypes
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
+from stepnet.model.specs import with_dtypes
 from stepnet.ragged import Ragged
 
 Array = np.ndarray

@@ -1,77 +1,36 @@
 """Recurrences that run as one: `Combination`, what a `Stack` and a `Bidirectional` are.
 
-stack(x)   ->   one net of all layers, by `layers.Wiring`      unless a layer ends sequences early,
-->   a call of each layer                           or the stack is in the step of another
+stack(x) runs one net of all layers, which `layers.Wiring` makes. It calls each layer on its own where a layer
+ends sequences early, and inside the step of another recurrence.
 """
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import leaves
-from stepnet.errors import InputError, named
+from stepnet.errors import named
 from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls
-from stepnet.model.layers import LayerPrograms, LayersProgram
-from stepnet.model.model import Declaration, Model
+from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 
 if TYPE_CHECKING:
-    from stepnet.model.gradients import GradientSource
+    from stepnet.compiler.plan.load import CallSize
+    from stepnet.explain.document import TitledSection
 
 
-class Combination(Model):
-    """Layers or directions that run as one: a `Stack` or a `Bidirectional`.
-
-    Arguments and results that belong to the parts have one entry per part, in a structure of each subclass.
-
-    layers: the parts, in the order they run.
-    """
-
-    layers: "tuple[RNN | Combination, ...]"
-
-    # ---- how the parts are joined
-
-    @property
-    @abstractmethod
-    def part_names(self) -> tuple[str, ...]:
-        """The names of the parts in messages."""
-
-    @abstractmethod
-    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each part; raises `InputError` unless there is one for each."""
-
-    @abstractmethod
-    def together(self, values: list[Any]) -> Any:
-        """The values of the parts, in the structure of the caller's results."""
-
-    @abstractmethod
-    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next part, given the outputs of the parts before it."""
-
-    @abstractmethod
-    def ends_with(self, place: int) -> bool:
-        """Whether the last output of a part is one of the whole."""
-
-    @abstractmethod
-    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
-
-    @abstractmethod
-    def with_layers(self, layers: "Sequence[RNN | Combination]", report: Any = None) -> Self:
-        """The same combination of other parts."""
+class Combination(Combined):
+    """Layers or directions that run as one: a `Stack` or a `Bidirectional`."""
 
     # ---- running them
 
     @computed_once
-    def programs_as_one(self) -> "LayerPrograms[Combination]":
+    def programs_as_one(self) -> LayerPrograms[Combined]:
         """The programs of all parts as one net."""
         return LayerPrograms(self)
 
@@ -182,19 +141,6 @@ class Combination(Model):
         """The program for the declared inputs; raises `InputError` before inputs are known."""
         return blank_program(self.programs_as_one)
 
-    @property
-    def declaration(self) -> Declaration:
-        """The inputs and parameters that it was made with; statics are those that a call has."""
-        recurrences = list(recurrences_of(self))
-        return Declaration(
-            recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
-        )
-
-    @property
-    def ends_early(self) -> bool:
-        """Whether sequences may end before their last step, by the `until` of a recurrence."""
-        return any(rnn.until is not None for rnn in recurrences_of(self))
-
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
         """The arguments of a call without other arguments, checked, with the program that runs them."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
@@ -234,19 +180,30 @@ class Combination(Model):
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)
 
-    def gradient_source(self) -> "GradientSource":
-        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for early ends."""
-        from stepnet.model.gradients import LayerSource  # late: not everybody has gradients
+    def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
+        """The sections of the text of `explain`: the plan of each part under its name.
 
-        if self.ends_early:
-            raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
-        return LayerSource(self)
+        For a call of some size they begin with the parts that run at the same time. Parts whose sequences may
+        end early run one by one.
+        """
+        from stepnet.explain.document import TitledSection  # late: it is not what runs
+        from stepnet.explain.facts import choice
+        from stepnet.explain.plan import shared_items
 
+        parts = self.part_sections(order, size)
+        if self.ends_early or size is None:
+            return parts
+        schedule = self.program.schedule_for(order)
+        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
+        return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
-def recurrences_of(layer: "RNN | Combination") -> Iterator[RNN]:
-    """Every recurrence of a layer, in the order they run."""
-    if isinstance(layer, RNN):
-        yield layer
-        return
-    for part in layer.layers:
-        yield from recurrences_of(part)
+    def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
+        """The sections on the plan of each part, under the part's name."""
+        from stepnet.explain.document import headed  # late: it is not what runs
+
+        made: list[TitledSection] = []
+        for name, part in zip(self.part_names, self.layers, strict=True):
+            with named(name):
+                inner = part.part_sections if isinstance(part, Combination) else part.explained
+                made += headed(f"{name}:", inner(order, size))
+        return made

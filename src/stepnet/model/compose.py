@@ -17,7 +17,8 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, shown
 from stepnet.errors import InputError, named
 from stepnet.model.batch import ZEROS
-from stepnet.model.combination import Combination, recurrences_of
+from stepnet.model.combination import Combination
+from stepnet.model.layers import Combined, Layer, recurrences_of
 from stepnet.model.merge import checked_merge, merged
 from stepnet.model.recurrence import RNN
 
@@ -59,7 +60,7 @@ class Bidirectional(Combination):
     backward: "Layer"
     merge: str | None = "concat"
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
-    layers: tuple[RNN | Combination, ...] = field(init=False, repr=False, compare=False)
+    layers: tuple[RNN | Combined, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_merge(self.merge)
@@ -82,7 +83,7 @@ class Bidirectional(Combination):
         """The names of the directions in messages."""
         return "the forward direction", "the backward direction"
 
-    def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
+    def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
         """The same with other directions."""
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
@@ -145,7 +146,7 @@ class Stack(Combination):
     ((2, 5, 4), [(2, 4), (2, 4)])
     """
 
-    layers: tuple[RNN | Combination, ...]
+    layers: tuple[RNN | Combined, ...]
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
@@ -171,7 +172,7 @@ class Stack(Combination):
         """The names of the layers in messages."""
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
-    def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
+    def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
         """A stack of other layers."""
         return type(self)(layers, report=report)
 
@@ -203,8 +204,6 @@ class Stack(Combination):
         return outputs[-1]
 
 
-Layer = RNN | Combination
-
 DIRECTIONS = ("forward", "backward")
 
 
@@ -232,6 +231,6 @@ def recurrences(layer: Any, what: str) -> list[RNN]:
     """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
     if isinstance(layer, RNN):
         return [layer]
-    if isinstance(layer, Combination):
+    if isinstance(layer, Combined):
         return list(recurrences_of(layer))
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")

@@ -13,11 +13,10 @@ import numpy as np
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import read_only_copy
 from stepnet.compiler.plan.passes.narrow import check_narrow
-from stepnet.compiler.trace.step import Spec, Step, TracedStep, specs, trace_step
+from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, initial_arrays
@@ -26,6 +25,7 @@ from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
+from stepnet.model.specs import beside, check_inputs, with_dtypes
 
 Array = np.ndarray
 MOST_UNROLLED = 64
@@ -184,34 +184,3 @@ def same_parameters(params: Any, before: Any) -> Any:
                 f"that of the recurrence is {old.dtype}{list(old.shape)}"
             )
     return made
-
-
-def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
-    """Raises `InputError` for inputs (or another `kind` of values) whose features differ from the declared
-    ones.
-    """
-    if declared is None:
-        return
-    given = arranged(given, declared)
-    if skeleton(declared) != skeleton(given):
-        raise InputError(f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}")
-    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
-        if expected.shape != array.shape:
-            what = f"{kind} {name}".strip()
-            raise InputError(
-                f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
-            )
-
-
-def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
-    default = promoted_float(array.dtype for array in params)
-    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
-
-
-def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
-    dtype.
-    """
-    default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
-    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

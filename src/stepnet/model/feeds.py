@@ -14,8 +14,8 @@ from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.model.compose import Layer
-from stepnet.model.declared import with_dtypes
 from stepnet.model.recurrence import RNN
+from stepnet.model.specs import with_dtypes
 
 Array = np.ndarray
 

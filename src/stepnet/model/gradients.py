@@ -9,7 +9,7 @@ Layers and whole models are sources. The code behind them (runs, losses and text
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls, run_until
 from stepnet.model.declared import same_parameters
 from stepnet.model.layers import Layer, LayerPrograms
-from stepnet.model.model import Model
 from stepnet.model.program import Program
 from stepnet.model.programs import keep
 from stepnet.model.reading import Reading
@@ -230,12 +229,28 @@ class GradientSource(Protocol):
         ...
 
 
+@runtime_checkable
+class HasGradient(Protocol):
+    """A model that is no layer and has a gradient, as a `Graph`."""
+
+    def gradient_source(self) -> GradientSource:
+        """The value that `vjp` and `value_and_grad` differentiate."""
+        ...
+
+
 def source_of(model: Any) -> GradientSource:
-    """The value whose gradient a model has; raises `InputError` for anything else than a model."""
-    if not isinstance(model, Model):
+    """The value whose gradient a model has.
+
+    Raises `InputError` for anything else than a model, and for layers above one that may end early.
+    """
+    if isinstance(model, HasGradient):
+        return model.gradient_source()
+    if not isinstance(model, Layer):
         kind = type(model).__name__
         raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
-    return model.gradient_source()
+    if not isinstance(model, RNN) and model.ends_early:
+        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
+    return LayerSource(model)
 
 
 class LayerSource:

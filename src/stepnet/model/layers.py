@@ -7,8 +7,10 @@
 So one program runs them: their parts run one after the other, and nothing is checked or laid out in between.
 """
 
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -22,20 +24,81 @@ from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, tra
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, initial_arrays
 from stepnet.model.control import Control
-from stepnet.model.declared import check_inputs, check_masked
+from stepnet.model.declared import check_masked
+from stepnet.model.model import Declaration, Model
 from stepnet.model.program import Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
-
-if TYPE_CHECKING:
-    from stepnet.model.combination import Combination
+from stepnet.model.specs import check_inputs
 
 Array = np.ndarray
 
 
-Layer: TypeAlias = "RNN | Combination"
-Kind = TypeVar("Kind", bound="RNN | Combination")
+class Combined(Model):
+    """Layers or directions that run as one, as far as their parts go; `Combination` runs them.
+
+    Arguments and results that belong to the parts have one entry per part, in a structure of each subclass.
+
+    layers: the parts, in the order they run.
+    """
+
+    layers: "tuple[RNN | Combined, ...]"
+
+    @property
+    @abstractmethod
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the parts in messages."""
+
+    @abstractmethod
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """The entry for each part; raises `InputError` unless there is one for each."""
+
+    @abstractmethod
+    def together(self, values: list[Any]) -> Any:
+        """The values of the parts, in the structure of the caller's results."""
+
+    @abstractmethod
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """The input of the next part, given the outputs of the parts before it."""
+
+    @abstractmethod
+    def ends_with(self, place: int) -> bool:
+        """Whether the last output of a part is one of the whole."""
+
+    @abstractmethod
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+
+    @abstractmethod
+    def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
+        """The same combination of other parts."""
+
+    @property
+    def declaration(self) -> Declaration:
+        """The inputs and parameters that it was made with; statics are those that a call has."""
+        recurrences = list(recurrences_of(self))
+        return Declaration(
+            recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
+        )
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether sequences may end before their last step, by the `until` of a recurrence."""
+        return any(rnn.until is not None for rnn in recurrences_of(self))
+
+
+Layer = RNN | Combined
+Kind = TypeVar("Kind", bound=Layer)
+
+
+def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
+    """Every recurrence of a layer, in the order they run."""
+    if isinstance(layer, RNN):
+        yield layer
+        return
+    for part in layer.layers:
+        yield from recurrences_of(part)
 
 
 @dataclass(frozen=True)

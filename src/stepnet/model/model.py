@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
@@ -27,7 +28,7 @@ from stepnet.model.program import Asked, Program
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
-    from stepnet.model.gradients import GradientSource
+    from stepnet.explain.document import TitledSection
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
@@ -97,12 +98,6 @@ class Model(ABC):
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """The recurrences that a stream steps; raises `InputError` for a model that has no stream."""
 
-    @abstractmethod
-    def gradient_source(self) -> "GradientSource":
-        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for a model that has
-        no gradient.
-        """
-
     def engine_order(self, asked: Asked) -> Order:
         """The engines that the argument `engine` stands for; raises `InputError` for an unknown one."""
         return checked_engine(asked)
@@ -156,9 +151,16 @@ class Model(ABC):
         >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
         True
         """
-        from stepnet.explain.layers import explain_model  # late: it is not what runs
+        from stepnet.explain.plan import checked_size  # late: it is not what runs
+        from stepnet.explain.text import text
 
-        return explain_model(self, self.engine_order(engine), (rows, steps))
+        return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
+
+    def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
+        """The sections of the text of `explain`. size: of the call, as far as the caller says it."""
+        from stepnet.explain.plan import schedule_sections  # late: it is not what runs
+
+        return schedule_sections(self.program.schedule_for(order), order, size)
 
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """A drawing of the model as text, or written as a picture.

@@ -10,6 +10,7 @@ from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import Spec, Step
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.errors import InputError
 from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Controls
@@ -19,7 +20,6 @@ from stepnet.model.program import Asked, StepProgram
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
-    from stepnet.model.gradients import GradientSource
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -226,13 +226,15 @@ class RNN(Declared):
         """The recurrence that a stream steps; raises `InputError` for one that has no stream."""
         from stepnet.model.streams.layers import StreamedRecurrence  # late: not everybody has streams
 
-        return StreamedRecurrence.of(self)
-
-    def gradient_source(self) -> "GradientSource":
-        """The value that `vjp` and `value_and_grad` differentiate."""
-        from stepnet.model.gradients import LayerSource  # late: not everybody has gradients
-
-        return LayerSource(self)
+        if self.reverse:
+            raise InputError(
+                "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
+            )
+        if self.until is not None:
+            raise InputError(
+                "a stream runs on: it has no until=; look at each step's output, and reset the row"
+            )
+        return StreamedRecurrence(self)
 
     def trace_steps(
         self,

@@ -12,7 +12,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.model.combination import recurrences_of
+from stepnet.model.layers import recurrences_of
 
 RANDOM = np.random.default_rng(0)
 

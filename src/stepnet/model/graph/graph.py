@@ -137,7 +137,7 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
-        from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
+        from stepnet.model.graph.stream import GraphStep, check_stream  # late: not everybody has streams
         from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:

@@ -14,12 +14,12 @@ from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets import checked_engine, order_of
 from stepnet.compiler.values.arguments import choice, number, shown
 from stepnet.errors import InputError
-from stepnet.model.combination import recurrences_of
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
+from stepnet.model.layers import recurrences_of
 from stepnet.model.precisions import Kind, Layer, in_precisions, without_end
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN

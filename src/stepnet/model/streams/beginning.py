@@ -14,9 +14,9 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics
-from stepnet.model.declared import Declared, check_inputs
+from stepnet.model.specs import check_inputs
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
-from stepnet.model.streams.layers import Stepped
+from stepnet.model.streams.layers import CalledRecurrence, Stepped
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.prepared import PreparedStep, StepKind
 from stepnet.model.streams.statics import taken
@@ -128,7 +128,7 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
     """The step of a layer, for so many slots."""
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
-        assert isinstance(rnn, Declared)  # a graph with inner sequences has no stream
+        assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream
         return CalledStep(rnn, kind, engine, memories)
     program = rnn.program_of(kind.inputs, kind.statics)
     return PreparedStep(kind, program.bound(engine), memories)

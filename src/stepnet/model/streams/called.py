@@ -11,7 +11,7 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array
-from stepnet.model.declared import Declared
+from stepnet.model.streams.layers import CalledRecurrence
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.prepared import StepKind
 from stepnet.model.streams.rows import check_rows, titled
@@ -25,7 +25,7 @@ Array = np.ndarray
 class CalledStep:
     """The steps of one layer, for up to `capacity` slots."""
 
-    def __init__(self, rnn: Declared, kind: StepKind, engine: Order, memories: Memories) -> None:
+    def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
         self.capacity = memories.capacity
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from stepnet.errors import InputError, named
-from stepnet.model.declared import Declared
+from stepnet.errors import named
 from stepnet.model.program import StepProgram
+from stepnet.model.reading import Reading
 
 Names = tuple[str, ...]
 
 
 class Stepped(Protocol):
-    """A recurrence that a stream steps: a `Declared` one, or a graph as one step."""
+    """A recurrence that a stream steps: an `RNN`, or a graph as one step."""
 
     @property
     def inputs(self) -> Any:
@@ -33,24 +33,32 @@ class Stepped(Protocol):
         ...
 
 
+@runtime_checkable
+class CalledRecurrence(Stepped, Protocol):
+    """A recurrence each of whose steps may be a call of its own."""
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Reading[Any]:
+        """The arguments of a call, checked."""
+        ...
+
+
 @dataclass(frozen=True)
 class StreamedRecurrence:
     """One recurrence. Its arguments and results are its own."""
 
     rnn: Stepped
-
-    @classmethod
-    def of(cls, rnn: Declared) -> "StreamedRecurrence":
-        """The recurrence; raises `InputError` for one that has no stream."""
-        if rnn.reverse:
-            raise InputError(
-                "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
-            )
-        if rnn.until is not None:
-            raise InputError(
-                "a stream runs on: it has no until=; look at each step's output, and reset the row"
-            )
-        return cls(rnn)
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
