@@ -167,7 +167,7 @@ class Combination(Combined):
         >>> stack(np.ones((1, 2, 1), "float32"))[0].sum()
         np.float32(12.0)
         """
-        layers = list[RNN | Combination]()
+        layers = list[RNN | Combined]()
         own = self.by_part(params, "params")
         for name, part, one in zip(self.part_names, self.layers, own, strict=True):
             with named(name):

@@ -212,7 +212,7 @@ def streamed(layer: Layer) -> "StreamedRecurrence | Layers":
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
     if isinstance(layer, RNN):
-        return StreamedRecurrence.of(layer)
+        return layer.stepped("auto")
     if isinstance(layer, Bidirectional):
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
     parts: list[StreamedRecurrence | Layers] = []

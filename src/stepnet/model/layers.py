@@ -10,7 +10,7 @@ So one program runs them: their parts run one after the other, and nothing is ch
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, initial_arrays
-from stepnet.model.control import Control
+from stepnet.model.control import Control, Controls
 from stepnet.model.declared import check_masked
 from stepnet.model.model import Declaration, Model
-from stepnet.model.program import Program
+from stepnet.model.program import Asked, Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
@@ -69,6 +69,38 @@ class Combined(Model):
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
         """The output of the whole."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> tuple[Any, Any]:
+        """The outputs, and the final memories of each part."""
+
+    @abstractmethod
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """The value of every named variable at every step, of all parts."""
+
+    @abstractmethod
+    def with_params(self, params: Any) -> Self:
+        """The same parts with other parameters."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
