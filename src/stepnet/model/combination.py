@@ -1,4 +1,4 @@
-"""Recurrences that run as one: `Combination`, what a `Stack` and a `Bidirectional` are.
+"""Recurrences that run as one: `Combination`, the base class of `Stack` and `Bidirectional`.
 
 stack(x)   ->   one net of all layers, by `layers.Wiring`      unless a layer ends sequences early,
 ->   a call of each layer                           or the stack is in the step of another
@@ -46,11 +46,15 @@ class Combination(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each part; raises `InputError` unless there is one for each."""
+        """Splits an argument into one entry per part; raises `InputError` unless there is exactly one for
+        each.
+
+        what: the name of the argument in messages.
+        """
 
     @abstractmethod
     def together(self, values: list[Any]) -> Any:
-        """The values of the parts, in the structure of the caller's results."""
+        """Joins one value per part into the structure of the caller's results."""
 
     @abstractmethod
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
@@ -58,15 +62,15 @@ class Combination(Model):
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a part is one of the whole."""
+        """Whether the last output of the part at a position is in the last output of the combination."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The output of the combination, given the outputs of all parts."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combination]", report: Any = None) -> Self:
-        """The same combination of other parts."""
+        """A copy with other parts, and with the report of a quantization."""
 
     # ---- running them
 
@@ -119,10 +123,10 @@ class Combination(Model):
         engine: Asked,
         **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """The outputs and the final memories by a call of each part.
+        """Runs each part by a call of its own; returns the outputs and the final memories.
 
-        Layers run so inside a step, and where sequences end early: the lengths of a layer's sequences are
-        then known only after the layers below have run.
+        Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
+        are then known only after the layers below have run.
         """
         last_only = flag(last_only, "last_only")
         initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
@@ -184,7 +188,7 @@ class Combination(Model):
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs and parameters that it was made with; statics are those that a call has."""
+        """The inputs and parameters of the recurrences; the statics are None, as they are those of a call."""
         recurrences = list(recurrences_of(self))
         return Declaration(
             recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
@@ -196,7 +200,7 @@ class Combination(Model):
         return any(rnn.until is not None for rnn in recurrences_of(self))
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        """The checked arguments of a call without further arguments, with the program that runs them."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -204,7 +208,7 @@ class Combination(Model):
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
-        """The same layers with other parameters.
+        """A copy of the layers with other parameters.
 
         Args:
             params: The new parameters, one entry per part, each in the structure, shapes and dtypes of the
@@ -229,7 +233,7 @@ class Combination(Model):
         return self.with_layers(layers)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """The schedules that a call runs: that of each recurrence where sequences may end early."""
+        """The schedules that a call runs; where sequences may end early, one for each recurrence."""
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

@@ -34,12 +34,12 @@ class Bidirectional(Combination):
 
     Args:
         forward: An `RNN`, a `Stack`, or a nested layer whose recurrences all run forward.
-        backward: The same, all made with reverse=True.
+        backward: A layer of these kinds whose recurrences all run backward (reverse=True).
         merge: How the outputs are merged at every step: "concat" (features side by side), "sum", "average",
             "product", or None for the pair (forward, backward).
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For a direction that runs the other way, and for another `merge`.
@@ -83,11 +83,13 @@ class Bidirectional(Combination):
         return "the forward direction", "the backward direction"
 
     def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
-        """The same with other directions."""
+        """A copy with other directions, and with the report of a quantization."""
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each direction; raises `InputError` unless there is one for each."""
+        """Splits {"forward": ..., "backward": ...} into one entry per direction; raises `InputError`
+        otherwise.
+        """
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -101,15 +103,17 @@ class Bidirectional(Combination):
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next part, given the outputs of the parts before it."""
+        """The sequences of the call, over which both directions run."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a part is one of the whole."""
+        """True: the last outputs of both directions are merged."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The merged outputs of both directions; raises `InputError` where the directions end at different
+        steps.
+        """
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -131,7 +135,7 @@ class Stack(Combination):
         layers: A list of `RNN`s, `Bidirectional`s and `Stack`s, the bottom one first.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For no layers, and for what is no layer.
@@ -172,11 +176,11 @@ class Stack(Combination):
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
     def with_layers(self, layers: Sequence[RNN | Combination], report: Any = None) -> Self:
-        """A stack of other layers."""
+        """A stack of other layers, with the report of a quantization."""
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each layer; raises `InputError` unless it is a tuple with one entry per layer."""
+        """Splits a tuple into one entry per layer; raises `InputError` for another number of entries."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count
@@ -195,11 +199,11 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a layer is the last output of the whole."""
+        """Whether a layer is the top one, whose last output is that of the stack."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The output of the top layer."""
         return outputs[-1]
 
 
@@ -209,7 +213,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def streamed(layer: Layer) -> "StreamedRecurrence | Layers":
-    """What a stream runs of a layer; raises `InputError` for one that begins at the last step."""
+    """The recurrences that a stream steps for a layer; raises `InputError` for a `Bidirectional`."""
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
     if isinstance(layer, RNN):
@@ -224,12 +228,14 @@ def streamed(layer: Layer) -> "StreamedRecurrence | Layers":
 
 
 def is_zeros(value: Any) -> bool:
-    """Whether a value is "zeros": memories that begin at zeros."""
+    """Whether a value is the text "zeros", which stands for memories that begin at zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
+    """Every recurrence of a layer, in the order they run; raises `InputError` for a value that is not a
+    layer.
+    """
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Combination):

@@ -53,7 +53,7 @@ class Model(ABC):
     Everything that runs, explains or exports a model takes any of them.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())

@@ -44,7 +44,7 @@ class RNN(Declared):
             whatever the inputs are.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For arguments of another form.
