@@ -85,7 +85,7 @@ class Executables(Generic[Kind]):
 
 
 def bytes_of(form: Form) -> int:
-    """The bytes of the positions that a form consists of."""
+    """The number of bytes of the positions in a form, nested tuples included."""
     total = 0
     for part in cast("tuple[object, ...]", form):
         if isinstance(part, bytes):
@@ -96,7 +96,7 @@ def bytes_of(form: Form) -> int:
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Adds an entry, and removes the oldest ones beyond `most`."""
+    """Adds an entry to a cache, and removes the oldest entries beyond `most`."""
     entries[form] = value
     while len(entries) > most:
         entries.popitem(last=False)
@@ -104,14 +104,14 @@ def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: in
 
 @dataclass(frozen=True)
 class Rebindable:
-    """A prepared call, and its kernel, whose parameters are replaced before each call."""
+    """A prepared call, and its kernel, whose parameters are replaced before each run."""
 
     bound: Bound
     frozen: FrozenCall
 
 
 class Runs(Executables[Rebindable]):
-    """Runs a kernel with parameters that may be others at every call, as in training.
+    """Runs a kernel whose parameters may change at every call, as in training.
 
     A call packs its parameters into the memory of an executable, and sets the addresses of its arrays.
     """
@@ -136,14 +136,14 @@ class Runs(Executables[Rebindable]):
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call of which nothing is kept."""
+        """Runs a call without preparing it or keeping anything of it."""
         bound = self.kernel.bind(parameters)
         results = bound(call)
         bound.release()
         return results
 
     def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call that is prepared for later calls of its form, where it can be."""
+        """Runs a call, and prepares later calls of its form if the engine can; returns the results."""
         bound = self.kernel.bind(parameters)
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):
@@ -155,7 +155,7 @@ class Runs(Executables[Rebindable]):
 
 
 def form_of(call: Call) -> Form | None:
-    """The form of a call; None for a call that is not prepared."""
+    """The form of a call; None for a call that is never prepared."""
     positions = call.positions
     if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
         return None

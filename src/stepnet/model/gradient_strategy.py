@@ -1,4 +1,4 @@
-"""The ways to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
+"""The choice of a way to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +18,13 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """The object that runs the gradient of a net with respect to the inputs at these positions.
+    """The run of a net's gradient, from a cache: in pieces with a checkpoint, else in halves or blocks of
+    steps.
 
-    programs, key: where it is kept, and by what the net is known there.
+    programs: the cache.
+    key: the key of the net in the cache.
+    wanted: the positions of the inputs to differentiate.
+    checkpoint: the argument of `vjp`.
     """
     key = key, tuple(wanted)
     if checkpoint is not None:

@@ -42,12 +42,12 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """Whether it has a value per step."""
+        """Whether the input has a value per step."""
         return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
     def is_lengths(self) -> bool:
-        """Whether it is the lengths of the sequences."""
+        """Whether the input is the lengths of the sequences."""
         return self.axes == "lengths"
 
 
@@ -78,7 +78,7 @@ class ArrayModel:
 
     @property
     def has_lengths(self) -> bool:
-        """Whether one of its inputs is the lengths of the sequences."""
+        """Whether one of the inputs is the lengths of the sequences."""
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:

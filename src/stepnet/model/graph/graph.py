@@ -106,7 +106,7 @@ class Graph(Model):
         return self._programs.run(sequences, statics, lengths, self.engine_order(engine), time_major)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """The outputs as values of another model, of which this one is a part."""
+        """Calls the model inside another model that is being traced; returns values of the other model."""
         if lengths is not None or engine != "auto" or time_major:
             raise refuse(
                 "lengths=, engine= and time_major= are not for a graph inside a model: "
@@ -127,11 +127,14 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """The arguments of a call, checked, with the program that runs them; `last_only` changes neither."""
+        """The checked arguments of a call, with the program that runs them; `last_only` has no effect."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call; last_only: whether those of each step are cut to the last step."""
+        """The outputs of a call.
+
+        last_only: whether outputs per step are cut to the last step.
+        """
         outputs = self(sequences, engine=engine)
         return transform(last_step, outputs) if last_only else outputs
 
@@ -149,7 +152,7 @@ class Graph(Model):
         return ModelSource(self._programs)
 
     def with_params(self, params: Any) -> "Graph":
-        """The same model with other parameters. Nothing is traced, planned or compiled again.
+        """A copy of the model with other parameters. Nothing is traced, planned or compiled again.
 
         Args:
             params: The new parameters, in the structure, shapes and dtypes of the old ones.
@@ -164,7 +167,7 @@ class Graph(Model):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
+        """Pickles the arguments of the constructor: a copy is traced and compiled again."""
         return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
 
     def __repr__(self) -> str:

@@ -119,12 +119,14 @@ class Trials:
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """The reason why no engine runs a recurrence in a precision; None if one does."""
+        """The reason why no engine runs a recurrence in a precision; None if an engine does."""
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """The cell of the first engine that runs a recurrence in a precision; the reasons if none does."""
+        """The low-precision cell of the first engine that runs a recurrence in a precision; the reasons if
+        none does.
+        """
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -232,7 +234,9 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """The cell of the first engine that has one for the recurrence of a plan; the reasons if none has."""
+    """The low-precision cell of the first engine that has one for the recurrence of a plan; the reasons if
+    none has.
+    """
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
@@ -290,5 +294,5 @@ def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """The outputs of a call, in the order of the net's results."""
+    """Runs a call; returns the outputs in the order of the net's results."""
     return in_order(program, bound(call))
