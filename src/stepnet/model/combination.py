@@ -37,7 +37,7 @@ class Combination(Model):
 
     layers: "tuple[RNN | Combination, ...]"
 
-    # ---- how the parts are joined
+    # ---- parts
 
     @property
     @abstractmethod
@@ -179,7 +179,7 @@ class Combination(Model):
                     outputs.append(part(*call, engine="interpret", **control)[0])
         return self.together(scopes)
 
-    # ---- as any other model
+    # ---- members of every model
 
     @property
     def program(self) -> LayersProgram:
@@ -240,7 +240,7 @@ class Combination(Model):
 
     def gradient_source(self) -> "GradientSource":
         """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for early ends."""
-        from stepnet.model.gradients import LayerSource  # late: not everybody has gradients
+        from stepnet.model.gradients import LayerSource  # late: few processes take gradients
 
         if self.ends_early:
             raise InputError("layers with until= have no gradient together: take vjp of each, one by one")

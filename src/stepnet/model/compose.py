@@ -75,7 +75,7 @@ class Bidirectional(Combination):
         """Raises `InputError`: a stream has no last step to begin at."""
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
-    # ---- how the parts are joined
+    # ---- parts
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Stack(Combination):
         """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
         return streamed(self)
 
-    # ---- how the parts are joined
+    # ---- parts
 
     @property
     def part_names(self) -> tuple[str, ...]:

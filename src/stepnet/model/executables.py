@@ -24,11 +24,13 @@ Array = np.ndarray
 Form = tuple[Any, ...]
 Kind = TypeVar("Kind")
 MOST_BYTES = 128 * 2**20
-"""The most bytes of the workspaces of all executables that are kept."""
+"""The largest number of bytes that the workspaces of all kept executables hold."""
 MOST_FORMS = 64
-"""The most forms of a program for which there are executables."""
+"""The largest number of forms of a program for which executables are kept."""
 MOST_COUNTED = 8
-"""The most forms of a program whose calls are counted. Their keys hold the positions of the sequences."""
+"""The largest number of forms of a program whose calls are counted. Their keys hold the positions of
+sequences.
+"""
 RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedDict()
 """The forms of all programs, the latest last: their cache, and the bytes of an executable."""
 

@@ -206,7 +206,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 def of_section(part: SectionRun) -> SectionFacts:
     """The facts of one section, which runs at once, in blocks or in pieces."""
-    from stepnet.model.in_blocks import InBlocks  # late: not everybody trains
+    from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
         case AtOnce():

@@ -30,6 +30,6 @@ def gradient_run(
     if checkpoint is not None:
         made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
         return replace(made, checkpoint=checkpoint)
-    from stepnet.model.in_blocks import trained  # late: not everybody trains
+    from stepnet.model.in_blocks import trained  # late: few processes train
 
     return programs.get((*key, "at once"), lambda: trained(net, wanted))

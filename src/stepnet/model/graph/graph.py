@@ -114,7 +114,7 @@ class Graph(Model):
             )
         return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
-    # ---- as any other model
+    # ---- members of every model
 
     @property
     def declaration(self) -> Declaration:
@@ -140,7 +140,7 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
-        from stepnet.model.streams.composed import GraphStep, check_stream  # late: not everybody has streams
+        from stepnet.model.streams.composed import GraphStep, check_stream  # late: few processes have streams
         from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:

@@ -39,10 +39,7 @@ class GraphProgram(Program):
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The schedule for the requested engines.
-
-        Each part is of a kind that the first engine that can runs.
-        """
+        """The schedule for the requested engines, each part of which the first possible engine runs."""
         order = order_of(asked)
         if order not in self.placed:
             self.placed[order] = place(self.net, engines_of(order))

@@ -1,4 +1,4 @@
-"""The recurrences that a stream runs, the bottom one first, and what their arguments are called."""
+"""The recurrences that a stream steps, the bottom one first, and the names of their layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Stepped(Protocol):
 
     @property
     def inputs(self) -> Any:
-        """The `Spec`s of the inputs that it was declared with, or None."""
+        """The `Spec`s of the inputs that the recurrence was declared with, or None."""
         ...
 
     @property
@@ -35,13 +35,13 @@ class Stepped(Protocol):
 
 @dataclass(frozen=True)
 class StreamedRecurrence:
-    """One recurrence. Its arguments and results are its own."""
+    """A single recurrence that a stream steps."""
 
     rnn: Stepped
 
     @classmethod
     def of(cls, rnn: Declared) -> "StreamedRecurrence":
-        """The recurrence; raises `InputError` for one that has no stream."""
+        """Wraps a recurrence; raises `InputError` for one that has no stream."""
         if rnn.reverse:
             raise InputError(
                 "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
@@ -54,28 +54,31 @@ class StreamedRecurrence:
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """The recurrence, with no name."""
+        """The recurrence with an empty name, in a list."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """The argument."""
+        """The argument of the only recurrence, in a list."""
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
-        """The result."""
+        """The result of the only recurrence."""
         return values[0]
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers on top of each other. by_part: takes an argument apart into those of the layers."""
+    """Layers on top of each other that a stream steps.
+
+    by_part: splits an argument into one entry per layer.
+    """
 
     by_part: Callable[[Any, str], Sequence[Any]]
     layers: "tuple[StreamedRecurrence | Layers, ...]"
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """All recurrences, with the places of the layers that they are in, outermost first."""
+        """All recurrences, each with the names of the layers that it is in, outermost first."""
         return [
             ((f"layer {place}", *names), rnn)
             for place, layer in enumerate(self.layers)
@@ -83,7 +86,9 @@ class Layers:
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """The argument of each recurrence; raises `InputError` unless there is one for each layer."""
+        """Splits an argument into one entry per recurrence; raises `InputError` unless there is one per
+        layer.
+        """
         made: list[Any] = []
         for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {place}"):
@@ -91,7 +96,7 @@ class Layers:
         return made
 
     def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of all recurrences as those of the layers."""
+        """Joins the results of all recurrences into a tuple with one entry per layer."""
         made: list[Any] = []
         for layer in self.layers:
             count = len(layer.named)
