@@ -74,8 +74,7 @@ class BackwardAccumulator:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Adds the gradients of a piece to the totals, and passes its memory cotangents on to the piece
-        before it.
+        """Adds the gradients of a piece to the totals, and passes its memory cotangents to the piece before.
 
         gradients: the results of the backward half for this piece, in the order of `wanted`.
         """
@@ -103,7 +102,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Whether the gradient of a value is a sum over pieces, because more than one piece reads the same
-    entries.
-    """
+    """Whether the gradient of a value is a sum over pieces, as several pieces read the same entries."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -27,8 +27,8 @@ class Batch:
     structure: the structure of the inputs.
     arrays: for each input [total, features...], or the values of all inner sequences end to end.
     levels: the number of ragged levels of each array; 1 for a value per step.
-    positions: where the steps lie in the arrays.
-    like: the Ragged, or the first two sizes, that determines the form of outputs.
+    positions: the positions of the steps in the arrays.
+    like: the form of outputs per step: the deepest Ragged, or the first two sizes of the arrays.
     """
 
     structure: Any
@@ -51,7 +51,7 @@ class Batch:
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s of the inputs as a step sees them."""
+        """The `Spec`s of the inputs as a step sees them, in the structure of the inputs."""
         pairs = zip(self.arrays, self.levels, strict=True)
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
@@ -101,9 +101,7 @@ class Batch:
     def _of_arrays(
         cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
     ) -> "Batch":
-        """The batch of padded arrays, which are read in place; `lengths` says how many steps of each row
-        count.
-        """
+        """The batch of padded arrays, which are read in place; `lengths` excludes the padding."""
         axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):

@@ -213,9 +213,7 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Follows the trail back from each finished sequence; returns the symbols of all sequences, and their
-        logs.
-        """
+        """Follows the trail back from each finished sequence; returns the sequences and their logs."""
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

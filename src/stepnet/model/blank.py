@@ -16,7 +16,7 @@ NONE = np.zeros(1, np.int64)
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """A Ragged of no sequences with these features.
+    """A Ragged without sequences, with these features and levels.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -25,9 +25,7 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """The program of layers, traced without a call; raises `InputError` if an input of a recurrence is not
-    known.
-    """
+    """The program of layers, traced without a call; raises `InputError` if inputs are not known yet."""
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):

@@ -50,7 +50,7 @@ class Block(Builder):
             self.ended = True
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """The number of a new node that applies `operation`; raises an error after the end of the block."""
+        """Adds a node that applies `operation`; returns its number. Raises `StepError` after the block."""
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
@@ -85,8 +85,7 @@ class Block(Builder):
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """The number of the static in this block that stands for a value of an enclosing block, added at
-        first use.
+        """The number of the static here that stands for a value of an enclosing block, added at first use.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -106,8 +105,10 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """The number of a value per row, of this block or of an enclosing one; raises `StepError` for other
-        values.
+        """The number of a value with one entry per row; raises `StepError` for a value of an inner block.
+
+        leaf: an array, or a value of this block or of an enclosing one.
+        what: its name in messages.
         """
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
             raise refuse(

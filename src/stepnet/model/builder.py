@@ -65,7 +65,7 @@ Array = np.ndarray
 
 
 def create_rnn_op(output_num: int = 1) -> "RNNOp":
-    """A recurrence whose step is written in its `stepnet()` block; see `RNNOp`.
+    """A recurrence whose step is written in its `stepnet()` block.
 
     Args:
         output_num: The number of its outputs.
@@ -107,12 +107,12 @@ class RNNOp:
     # ---- in the block
 
     def stepnet(self) -> "Block":
-        """The block in which the step is written, once: `with rnn.stepnet():`."""
+        """The block in which the step is written: `with rnn.stepnet():`, exactly once."""
         self._block.check_unused()
         return self._block
 
     def add_input(self, X: Any, level: int = 0) -> Traced:
-        """The input of a step: a slice of X, [rows, features...], or a sequence if X has inner sequences.
+        """Adds an input of the step: a slice of X, [rows, features...], or a sequence for nested sequences.
 
         Several inputs have the same lengths.
 
@@ -145,7 +145,7 @@ class RNNOp:
         return self._block.declared(name, specs[name])
 
     def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> Memory:
-        """A memory: what each step passes to the next. Give either `init` or `shape`.
+        """Adds a memory, which each step passes to the next. Give exactly one of `init` and `shape`.
 
         Args:
             init: The values before the first step, [batch, features...]; the memory has their dtype. In a
@@ -172,7 +172,7 @@ class RNNOp:
         return self._memories[name]
 
     def add_static(self, value: Any) -> Traced:
-        """A value that each sequence has once and every step sees.
+        """Adds a value that each sequence has once and every step sees.
 
         Args:
             value: An array [batch, features...]. In a block inside another one: a value of the outer block,
@@ -185,7 +185,7 @@ class RNNOp:
         return self._block.static(first, spec)
 
     def index(self) -> Traced:
-        """The number of steps of its sequence that came before, an int64 per row."""
+        """The number of earlier steps of the sequence, an int64 per row."""
         self._block.check_open("index")
         return Traced(self._block, self._block.add("index", source=user_line()))
 
@@ -210,7 +210,7 @@ class RNNOp:
         return array, spec_of(array)
 
     def _take(self, value: Any, what: str) -> None:
-        """Records whether the block is given arrays or values of an enclosing block; raises `StepError` for
+        """Records the kind of an argument: arrays or values of an enclosing block; raises `StepError` for
         both.
         """
         kind = "a value of a block" if isinstance(value, Traced) else "an array"
@@ -224,7 +224,7 @@ class RNNOp:
         self._given = kind
 
     def add_outputs(self, *outputs: Any) -> None:
-        """Makes these the next outputs of the recurrence.
+        """Adds values to the outputs of the recurrence, in this order.
 
         Args:
             outputs: Memories, whose new values are meant, and values of the step.

@@ -47,9 +47,7 @@ class Executable(Generic[Kind]):
     outputs: tuple[tuple[int, ...] | None, ...]
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
-        """The argument `initial` as arrays that the call reads in place; None if they must be converted
-        first.
-        """
+        """The argument `initial` as arrays to read in place; None if they would have to be converted."""
         if initial is None:
             return list[Array | None]([None] * len(self.memory))
         arrays = leaves_as(initial, self.program.memory)
@@ -84,7 +82,7 @@ def rebuilt(structure: Any, arrays: list[Any]) -> Any:
 
 
 class Calls(Executables[Executable[Kind]]):
-    """The prepared calls of a model, by shape."""
+    """The prepared calls of a model, by form."""
 
     def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
         """The form of a call with these arguments; None for arguments that are never prepared.
@@ -106,8 +104,9 @@ class Calls(Executables[Executable[Kind]]):
         return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form; returns whether it is the one to prepare: the `calls`-th, or the
-        `RAGGED_CALLS`-th for Raggeds.
+        """Counts a call of a form; returns whether it is the one to prepare.
+
+        This is the `calls`-th call for arrays, and the `RAGGED_CALLS`-th for Raggeds.
         """
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384
-"""Up to this number of scores, all are sorted, with each symbol as a group; FEW_ALONE applies if only the
-best is needed."""
+"""The largest number of scores up to which all are sorted, with each symbol as a group; FEW_ALONE applies if
+only the best one is needed.
+"""
 WIDTH = 16
 """The number of groups is a multiple of this: the elements of a vector register."""
 LOWEST = np.finfo(np.float64).min
@@ -102,9 +103,7 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """The scores with their norms and group maxima; raises `InputError` if a row has no finite highest
-        score.
-        """
+        """The scores with their norms and group maxima; raises `InputError` unless all maxima are finite."""
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -149,8 +148,7 @@ class Candidates:
         return Best(best, *np.divmod(kept, self.symbols))
 
     def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """A superset of the best continuations: their positions among all scores, start by start, and their
-        logs.
+        """A superset of the best continuations: their positions among all scores, by start, and their logs.
 
         logs: the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].

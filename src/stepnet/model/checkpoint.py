@@ -58,8 +58,8 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """The programs of a section for the gradients of its inputs at the positions `wanted` and of its
-        memories.
+        """The programs for the gradients of a section's memories and of its inputs at the positions
+        `wanted`.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))

@@ -1,7 +1,7 @@
 """Recurrences that run as one: `Combination`, the base class of `Stack` and `Bidirectional`.
 
-stack(x)   ->   one net of all layers, by `layers.Wiring`      unless a layer ends sequences early,
-->   a call of each layer                           or the stack is in the step of another
+A call runs one net of all layers, built by `layers.Wiring`. Where a layer ends sequences early, and inside
+the step of another recurrence, it is a call of each layer.
 """
 
 from abc import abstractmethod
@@ -46,8 +46,7 @@ class Combination(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument into one entry per part; raises `InputError` unless there is exactly one for
-        each.
+        """Splits an argument into one entry per part; raises `InputError` for another number of entries.
 
         what: the name of the argument in messages.
         """
@@ -76,7 +75,7 @@ class Combination(Model):
 
     @computed_once
     def programs_as_one(self) -> "LayerPrograms[Combination]":
-        """The programs of all parts as one net."""
+        """The programs that run all parts as one net, one for each kind of call."""
         return LayerPrograms(self)
 
     def __call__(
@@ -183,7 +182,7 @@ class Combination(Model):
 
     @property
     def program(self) -> LayersProgram:
-        """The program for the declared inputs; raises `InputError` before inputs are known."""
+        """The program for the first recurrence's declared inputs; raises `InputError` if it has none."""
         return blank_program(self.programs_as_one)
 
     @property

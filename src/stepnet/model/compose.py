@@ -72,7 +72,7 @@ class Bidirectional(Combination):
                     )
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Raises `InputError`: a stream has no last step to begin at."""
+        """Raises `InputError`: a stream has no last step, at which the backward direction would begin."""
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
     # ---- parts
@@ -87,9 +87,7 @@ class Bidirectional(Combination):
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...} into one entry per direction; raises `InputError`
-        otherwise.
-        """
+        """Splits {"forward": ..., "backward": ...} into two entries; raises `InputError` for other values."""
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -111,9 +109,7 @@ class Bidirectional(Combination):
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The merged outputs of both directions; raises `InputError` where the directions end at different
-        steps.
-        """
+        """The merged outputs of both directions; raises `InputError` if these end at different steps."""
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -233,8 +229,9 @@ def is_zeros(value: Any) -> bool:
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer, in the order they run; raises `InputError` for a value that is not a
-    layer.
+    """Every recurrence of a layer, in the order they run; raises `InputError` for other values.
+
+    what: the name of the layer in messages.
     """
     if isinstance(layer, RNN):
         return [layer]

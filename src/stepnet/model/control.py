@@ -33,8 +33,8 @@ Until = Callable[[Any, Any], Any]
 MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
-"""The first and the largest number of steps of each sequence between checks for ended sequences, for an
-engine that does not check itself.
+"""The first and the largest number of steps of each sequence between two checks for ended sequences, for
+engines that do not check by themselves.
 """
 
 
@@ -45,9 +45,7 @@ def next_piece(before: int) -> int:
 
 
 class Controls(TypedDict, total=False):
-    """The arguments of a call that control its steps, the same for all parts of a layer. See
-    `RNN.__call__`.
-    """
+    """The arguments of a call that control its steps, as `RNN.__call__` documents them."""
 
     mask: Any
     masked: str
@@ -173,7 +171,7 @@ def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """The `Spec`s of the output of a step."""
+    """The `Spec`s of the output of a step; raises `InputError` for an output that is a sequence."""
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):
@@ -185,8 +183,7 @@ def output_specs(traced: TracedStep) -> Any:
 
 
 def mask_array(mask: Any, like: Any) -> Array:
-    """The argument `mask` as one flat array of bools; raises `InputError` unless it has the form of the
-    inputs.
+    """The argument `mask` as one flat array of bools; raises `InputError` unless it fits the inputs.
 
     like: the form of the inputs: a Ragged, or (batch, time).
     """
@@ -207,9 +204,7 @@ def mask_array(mask: Any, like: Any) -> Array:
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
-    """Raises `InputError` unless a mask has the lengths of the inputs; the message names the first that
-    differs.
-    """
+    """Raises `InputError` unless a mask has the lengths of the inputs, naming the first that differs."""
     if mask.levels != 1 or len(mask) != len(like):
         raise InputError(f"mask is {mask}, and the inputs are {like}")
     differ = np.flatnonzero(mask.lengths != like.lengths)
@@ -278,7 +273,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step indexes a parameter: after the end of a sequence its indices may be out of bounds."""
+    """Whether a step indexes a parameter, by indices that may be out of bounds after a sequence's end."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

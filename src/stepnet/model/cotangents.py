@@ -133,9 +133,7 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> GradientExplanation:
-        """The facts that `explain` prints, with the schedules of both halves; the arguments are those of
-        `explain`.
-        """
+        """The facts that `explain` prints, with the schedules of both halves; takes the same arguments."""
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):

@@ -34,8 +34,7 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared(Model):
-    """A recurrence as it was declared, with its programs. `RNN` adds the ways to run it, and documents the
-    arguments.
+    """A recurrence as declared, with its programs. `RNN` adds the ways to run it, and has the arguments.
 
     precision: the precision that `quantize` chose; else None.
     """
@@ -100,9 +99,7 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """The checked arguments of a call, with the programs that run them; raises `InputError` for those
-        that do not fit.
-        """
+        """The checked arguments of a call, with their programs; raises `InputError` if they do not fit."""
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
@@ -174,9 +171,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Copies of new parameters; raises `InputError` unless structure, shapes and dtypes are those of
-    `before`.
-    """
+    """Copies of new parameters; raises `InputError` if structure, shapes or dtypes differ from `before`."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(
@@ -218,8 +213,6 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
 
 
 def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of memories or statics, where the default dtype is the floating dtype of inputs and
-    parameters.
-    """
+    """The `Spec`s of memories or statics, with the dtype of inputs and parameters where they have none."""
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

@@ -89,7 +89,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Writer:
-    """A recurrence, with the functions from symbols to inputs and from outputs to scores."""
+    """A recurrence for generation, with functions from symbols to inputs and from outputs to scores."""
 
     layer: RNN | Stack
     feed: Feed | Callable[[Array], Any]
@@ -98,7 +98,7 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """The writer for a recurrence; raises `InputError` for one that does not run forward."""
+        """The writer for a recurrence; raises `InputError` for one that runs in reverse or has `until`."""
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -124,14 +124,12 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """The input sequences for sequences of symbols."""
+        """The input sequences of the recurrence for a Ragged of symbols."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output; raises `InputError` unless the highest of each row is
-        finite.
-        """
+        """The scores [rows, symbols] of an output; raises `InputError` for a row without a finite maximum."""
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores

@@ -32,7 +32,7 @@ MOST_COUNTED = 8
 sequences.
 """
 RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedDict()
-"""The forms of all programs, the latest last: their cache, and the bytes of an executable."""
+"""The forms of all programs, the latest last: for each, its cache and the bytes of its executable."""
 
 
 class Executables(Generic[Kind]):
@@ -61,7 +61,7 @@ class Executables(Generic[Kind]):
             return None
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form, and returns whether it is the one to be prepared, the `calls`th."""
+        """Counts a call of a form; returns whether it is the `calls`-th, which is to be prepared."""
         if form in self.idle:
             return False
         count = self.counts.pop(form, 0) + 1
@@ -72,7 +72,7 @@ class Executables(Generic[Kind]):
         return True
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Keeps a new executable that holds `size` bytes, and evicts the oldest forms of all programs beyond
+        """Keeps a new executable of `size` bytes, and evicts the oldest ones of the process beyond
         `MOST_BYTES`.
         """
         if (idle := self.idle.get(form)) is not None:
@@ -123,7 +123,7 @@ class Runs(Executables[Rebindable]):
         self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call with these parameters."""
+        """Runs a call with these parameters, by a prepared executable of its form if one is free."""
         form = form_of(call)
         if form is None:
             return self.once(parameters, call)

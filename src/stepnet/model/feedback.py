@@ -28,8 +28,8 @@ from stepnet.model.samplers import Sampling
 Array = np.ndarray
 
 OWN = {"symbol": "int64", "step": "int64", "ended": "bool", "unclear": "bool"}
-"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the
-sequence has ended, and whether it ended because no score was the highest.
+"""The memories after those of the layers, with their dtypes: the symbol that is fed next, the number of
+steps, whether the sequence has ended, and whether it ended because no score was the highest.
 """
 
 
@@ -63,9 +63,7 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """A bool per symbol: whether it ends a sequence. As a parameter, it changes without other machine
-        code.
-        """
+        """A bool per symbol: whether it ends a sequence. It is a parameter, so no code depends on it."""
         return np.isin(np.arange(self.symbols), self.stops)
 
 

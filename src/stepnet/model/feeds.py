@@ -1,6 +1,4 @@
-"""Conversions from symbols to the inputs of a step: rows of a table, one-hot vectors, or the symbols as
-numbers.
-"""
+"""Conversions from symbols to the inputs of a step: rows of a table, one-hot vectors, or plain numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ class Feed:
 
     @property
     def spec(self) -> Spec:
-        """The features and dtype of an input."""
+        """The `Spec` of an input of the step."""
         if self.table is not None:
             return Spec(self.table.shape[1:], self.dtype)
         return Spec(() if self.size is None else self.size, self.dtype)
@@ -49,9 +47,7 @@ class Feed:
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
-        """The inputs [rows, features...] for symbols [rows]; raises `InputError` for a symbol that cannot be
-        fed.
-        """
+        """The inputs [rows, features...] for symbols [rows]; raises `InputError` for symbols out of range."""
         if self.size is None:
             return symbols.astype(self.dtype)
         within(symbols, self.size)

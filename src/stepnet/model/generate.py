@@ -1,5 +1,4 @@
-"""Generation of sequences: each output of a recurrence becomes the next input, up to a stop symbol or a
-limit.
+"""Generation of sequences: each output becomes the next input, up to a stop symbol or a limit.
 
 A recurrence over symbols gives a score for each symbol that may come next. `generate` takes one of them, and
 `beam_search` (in `beams`) keeps the best few sequences. Symbols are whole numbers from 0. `feed` turns

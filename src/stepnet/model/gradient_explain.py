@@ -1,6 +1,6 @@
 """The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
 
-`explain/gradients.py` makes an explanation of them.
+`explain/gradients.py` turns them into an explanation.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,12 +56,12 @@ class Half:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes that are held beyond arguments and results.
+    """The bytes of a gradient beyond its arguments and results, by extent.
 
-    kept: between forward and backward pass.
-    most: additional bytes at the peak of the backward pass.
-    ahead: with checkpoint, the initial memories per sequence and piece.
-    piece: with checkpoint, the bytes of one piece at a time.
+    kept: the bytes held between the forward and the backward pass.
+    most: the further bytes at the peak of the backward pass.
+    ahead: with a checkpoint, the bytes of the memories before a piece, per sequence.
+    piece: with a checkpoint, the bytes of a single piece; else None.
     """
 
     kept: Held
@@ -70,9 +70,7 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The bytes held between the forward and the backward pass, for `rows` sequences of `steps` steps
-        each.
-        """
+        """The bytes held between the passes, for `rows` sequences of `steps` steps each."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 

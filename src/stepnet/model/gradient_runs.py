@@ -28,9 +28,7 @@ class GradientRun(Protocol):
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions, in the list that `forward` returns, of the arrays that `backward` takes as
-        `saved`.
-        """
+        """The positions of the arrays of `forward` that `backward` takes as `saved`."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:

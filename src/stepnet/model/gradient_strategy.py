@@ -18,8 +18,7 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """The run of a net's gradient, from a cache: in pieces with a checkpoint, else in halves or blocks of
-    steps.
+    """The run of a net's gradient, made at first use: in pieces, in halves, or in blocks of steps.
 
     programs: the cache.
     key: the key of the net in the cache.

@@ -123,8 +123,9 @@ class Cut:
         return cls(batch, rebuild(batch.structure, cut), places, mask)
 
     def whole(self, array: Array, levels: int) -> Any:
-        """Values per step of the cut sequences in the form of the caller's sequences, with zeros at other
-        steps.
+        """Values per cut step in the form of the caller's sequences, with zeros at the other steps.
+
+        levels: the number of ragged levels of the values.
         """
         level = self.batch.levels.index(levels)
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
@@ -194,7 +195,7 @@ class CallArguments:
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """The gradient of an input in the form of the caller's argument."""
+        """The gradient of the net's input at a position, in the form of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_static_extent(extent):
             return Ragged(array, (self.call.positions.beside[extent[-1]],))
@@ -222,9 +223,7 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
 
 
 class GradientSource(Protocol):
-    """A layer or model whose gradient is taken: it converts the arguments of a call to arrays for a net's
-    inputs.
-    """
+    """A model whose gradient is taken: converts the arguments of a call to arrays for the inputs of a net."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -241,9 +240,7 @@ class GradientSource(Protocol):
         ...
 
     def blank(self) -> tuple[Program, Places]:
-        """The program for the latest kind of inputs, and the positions of its inputs; raises `InputError`
-        before any.
-        """
+        """The latest program and the positions of its inputs; raises `InputError` before the first."""
         ...
 
 
@@ -291,9 +288,7 @@ class LayerSource:
         return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
 
     def blank(self) -> tuple[Program, Places]:
-        """The program for the latest kind of inputs, and the positions of its inputs; raises `InputError`
-        before any.
-        """
+        """The program for known inputs and their positions; raises `InputError` if no inputs are known."""
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))
 

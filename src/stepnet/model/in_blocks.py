@@ -34,9 +34,7 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """The gradient with respect to the inputs at the positions `wanted`: in blocks where these pay, else in
-    halves.
-    """
+    """The gradient of the inputs at the positions `wanted`: in blocks where these pay, else in halves."""
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -161,8 +159,8 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """The programs of a section for the gradients of its inputs at the positions `wanted` and of its
-        memories.
+        """The programs for the gradients of a section's memories and of its inputs at the positions
+        `wanted`.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
@@ -199,8 +197,7 @@ class InBlocks:
         return [None if array is None else array.astype(dtype, copy=False) for array, dtype in pairs]
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the blocks and then the remaining steps: adds the results to `values`, and returns the saved
-        arrays.
+        """Runs the blocks, then the remaining steps: adds results to `values`, and returns the saved arrays.
 
         These are the saved values of the blocks, the memories after the blocks, and the saved values of the
         single steps.

@@ -44,7 +44,7 @@ class SectionRun(Protocol):
 
     @property
     def section(self) -> Section:
-        """The section."""
+        """The section of the net that is run."""
         ...
 
     @property
@@ -59,10 +59,11 @@ class SectionRun(Protocol):
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the inputs and initial memories of the section, with their numbers in the whole
-        net.
+        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
 
-        known: the nonzero cotangents of its results. kept: the arrays that `run` returned.
+        values: the arrays by their numbers in the whole net.
+        known: the nonzero cotangents of the section's results.
+        kept: the arrays that `run` returned.
         """
         ...
 
@@ -84,7 +85,7 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """The programs of a section for the gradients of its inputs at the positions `wanted`."""
+        """The programs for the gradients of a section's inputs at the positions `wanted`."""
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
@@ -162,17 +163,13 @@ class Sectioned:
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the saved arrays: the values that go between sections, and the arrays that
-        sections keep.
-        """
+        """The positions of the saved arrays: values between sections, and arrays that sections keep."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs all sections; returns the results, other values that go between sections, and what sections
-        keep.
-        """
+        """Runs all sections; returns the results, other values between sections, and saved arrays."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
@@ -222,5 +219,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds a contribution to the cotangent of a value."""
+    """Adds a contribution to the cotangent of a value, in place of zeros where there is none yet."""
     known[number] = known[number] + array if number in known else array

@@ -125,9 +125,7 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """The checked arguments of a call, with the program that runs them; raises `InputError` for invalid
-        ones.
-        """
+        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))

@@ -1,4 +1,4 @@
-"""`value_and_grad`: the value of a loss of layers or of a model, and its gradients, by one net."""
+"""`value_and_grad`: the value of a model's loss and its gradients, by one net."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,8 +141,7 @@ class ValueAndGrad:
     def program(
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
-        """Makes the program of the loss and its gradients; returns it, the loss's dtype, and whether it is
-        per step.
+        """Makes the program of the loss and its gradients; returns (program, loss's dtype, is per step).
 
         places: the positions of the inputs whose gradients are computed.
         alone: whether the net has the results of the model as inputs, in place of the model.

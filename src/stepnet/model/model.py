@@ -68,14 +68,12 @@ class Model(ABC):
     @property
     @abstractmethod
     def program(self) -> Program:
-        """The program for the latest kind of inputs, or for the declared one; raises `InputError` before
-        inputs are known.
-        """
+        """The program for the latest or the declared inputs; raises `InputError` before inputs are known."""
 
     @property
     @abstractmethod
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the model was made with."""
 
     @property
     @abstractmethod
@@ -99,9 +97,7 @@ class Model(ABC):
 
     @abstractmethod
     def gradient_source(self) -> "GradientSource":
-        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` for a model that has
-        no gradient.
-        """
+        """The value that `vjp` and `value_and_grad` differentiate; raises `InputError` if there is none."""
 
     def engine_order(self, asked: Asked) -> Order:
         """The engines that the argument `engine` stands for; raises `InputError` for an unknown one."""

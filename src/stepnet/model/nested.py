@@ -43,8 +43,7 @@ def is_traced(structure: Any) -> bool:
 
 
 def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
-    """Adds a recurrence over inner sequences to the step that is being traced; returns its outputs and
-    memory.
+    """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
 
     Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
     memory is not given.

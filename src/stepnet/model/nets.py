@@ -17,9 +17,9 @@ Arrays = Sequence[Array | None]
 def run_net(
     program: NetProgram, arrays: Arrays, call: Call, engine: Order, separate_outputs: int | None = None
 ) -> list[Array]:
-    """Runs a net on the arrays of its inputs, and returns its results.
+    """Runs a net on the arrays of its inputs; returns its results in order.
 
-    separate_outputs: as in `Call`.
+    separate_outputs: the number of outputs that need buffers of their own; None for all.
     """
     laid_out = call_on(program, arrays, call, separate_outputs)
     return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))

@@ -1,4 +1,4 @@
-"""The plan of a recurrence as one step of another one.
+"""The plan of a recurrence as a part of one step of another recurrence.
 
     before  x @ W          rows/steps            x @ W          rows
     loop    + h @ R        rows          ->      + h @ R        rows
@@ -65,8 +65,7 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """Adds values that depend on sequences and parameters alone to a body, for one step; returns their
-    numbers.
+    """Adds one step of values that depend on sequences and parameters alone to a body; returns their numbers.
 
     operands: for these inputs of the plan's net, the number of the value in the body.
     wanted: the numbers of the values in the plan's net.

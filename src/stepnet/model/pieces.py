@@ -84,8 +84,9 @@ class Piece:
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The parts of the inputs of a net that belong to the piece, for the first of its inputs that have
-        arrays.
+        """The parts of a net's input arrays that belong to the piece; None for an array that is None.
+
+        arrays: the arrays of the net's first inputs in the whole call.
         """
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]

@@ -40,7 +40,7 @@ class NetProgram:
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule of the net."""
+        """The schedule of the net: its parts in the order they run."""
         return KeptSchedule(self.net)
 
     @computed_once

@@ -38,9 +38,7 @@ class Programs(Generic[Kind]):
         self.calls = Calls[Kind]()
 
     def known(self, unknown: str) -> Kind:
-        """The program for the latest kind of inputs; raises `InputError` with the message `unknown` before
-        any.
-        """
+        """The program for the latest kind of inputs; if there is none, raises `InputError(unknown)`."""
         if self.latest is None:
             raise InputError(unknown)
         return self.latest
@@ -48,8 +46,7 @@ class Programs(Generic[Kind]):
     def prepared(
         self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
-        """The form of a call with these arguments, and its results if it was prepared; else None for the
-        results.
+        """The form of a call with these arguments, and its results if it was prepared, else None.
 
         Nothing is checked: the form of a call that was prepared has passed all checks.
         """

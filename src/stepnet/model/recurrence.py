@@ -117,9 +117,7 @@ class RNN(Declared):
         return function(made, step, params, precision, report)
 
     def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
-        """A copy of the recurrence in a precision, with a report of the choice, as `stepnet.quantize` makes
-        it.
-        """
+        """A copy of the recurrence in a precision, with a report of the choice by `stepnet.quantize`."""
         return self.changed(
             lambda program: program.in_precision(precision), precision=precision, report=report
         )
@@ -211,7 +209,7 @@ class RNN(Declared):
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the recurrence was made with."""
         return Declaration(self.inputs, self.statics, leaves(self.params))
 
     @property
@@ -220,7 +218,7 @@ class RNN(Declared):
         return self.until is not None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        """The checked arguments of a call without further arguments, with the program that runs them."""
         return self.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:

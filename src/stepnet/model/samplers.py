@@ -1,4 +1,4 @@
-"""Symbols drawn by their scores: `sampling`, on arrays and as a part of a net."""
+"""`sampling`: symbols drawn with the probabilities of their scores, on arrays and inside a net."""
 
 import math
 from dataclasses import dataclass

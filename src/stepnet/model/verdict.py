@@ -46,8 +46,7 @@ ENGINES = ("llvm", "interpret")
 
 @dataclass(frozen=True)
 class WithStates:
-    """A model function that returns the outputs of layers, and their final states by their names in ONNX
-    files.
+    """A model function that returns the outputs of layers, and their final states by ONNX names.
 
     last: whether the output is the last output of each sequence.
     """
@@ -211,7 +210,7 @@ class Compared:
 def verify_models(
     one: FileModel, other: FileModel, samples: Iterable[Ragged] | None = None, *, seed: int = 0
 ) -> Verdict:
-    """The largest difference of the outputs of two models over the same sequences, in float64.
+    """The verdict on two models: the largest difference of their outputs over the same sequences, in float64.
 
     Args:
         one: A model.
@@ -252,7 +251,7 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """The names of the outputs of a model; [""] of layers."""
+    """The names of the outputs of a graph; [""] for layers, which have one output without a name."""
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]

@@ -34,7 +34,7 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """The step, wrapped so that each trace records the names of its values in `names`.
+    """A step that runs `step` and records the names of its values in `names` whenever it is traced.
 
     A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
     named by their roles in the recurrence.

@@ -24,9 +24,7 @@ class ModelSource:
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The checked arguments of a call; raises `InputError` for those that do not fit or that only layers
-        take.
-        """
+        """The checked arguments of a call; raises `InputError` if they do not fit or belong to layers."""
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         reading = self.programs.read(call.sequences, call.statics, call.lengths, time_major)
@@ -39,14 +37,13 @@ class ModelSource:
         return CallArguments(reading, arrays, self.places(program), structures, gives_final=False)
 
     def blank(self) -> tuple[Program, Places]:
-        """The program for the latest kind of inputs, and the positions of its inputs; raises `InputError`
-        before any.
-        """
+        """The latest program and the positions of its inputs; raises `InputError` before the first."""
         return self.programs.program, self.places(self.programs.program)
 
     def places(self, program: GraphProgram) -> Places:
-        """The positions of a program's inputs by kind. A static with which a recurrence begins is a memory of
-        the net.
+        """The positions of a program's inputs by kind.
+
+        A static with which a recurrence begins is a memory of the net.
         """
         ends = program.ends
         return {

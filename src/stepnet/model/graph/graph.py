@@ -1,4 +1,4 @@
-"""A model as a value: `Graph`."""
+"""`Graph`: a model of whole sequences."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,7 @@ class Graph(Model):
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the graph was made with."""
         return Declaration(self.inputs, self.statics, leaves(self.params))
 
     @property
@@ -139,7 +139,7 @@ class Graph(Model):
         return transform(last_step, outputs) if last_only else outputs
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
-        """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
+        """The whole model as a recurrence that a stream steps; raises `InputError` if it has no stream."""
         from stepnet.model.streams.composed import GraphStep, check_stream  # late: few processes have streams
         from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -179,7 +179,7 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """The output at the last step of each sequence, zeros for an empty one; an output per sequence stays."""
+    """The output at each sequence's last step, zeros for an empty one; others are unchanged."""
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

@@ -111,9 +111,7 @@ class GraphPrograms:
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
-        """The checked arguments of a call, with the program that runs them; raises `InputError` for those
-        that do not fit.
-        """
+        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)

@@ -1,4 +1,4 @@
-"""A quantized model as a value: `QuantizedGraph`."""
+"""`QuantizedGraph`: a graph with recurrences in fewer bits."""
 
 from functools import partial
 from typing import Any

@@ -41,8 +41,8 @@ however many they are: a recurrence needs no array for them.
 class TracedModel:
     """The net of a model.
 
-    output: the structure of its outputs, with zeros for leaves. captured: the arrays of the net's last
-    inputs, which the model captured.
+    output: the structure of the outputs, with zeros for leaves.
+    captured: the arrays that the model captured, which are the last inputs of the net.
     """
 
     net: Net
@@ -62,9 +62,7 @@ def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """Traces a model a single time; returns its net, the structure of its outputs, and the captured
-    arrays.
-    """
+    """Traces a model a single time; returns its net, with the captured arrays as further inputs."""
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     x = declared(builder, inputs, "x", STEPS)

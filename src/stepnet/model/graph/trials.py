@@ -89,17 +89,18 @@ class Trials:
 
     @property
     def count(self) -> int:
-        """The number of recurrences."""
+        """The number of recurrences of the model that can have a precision."""
         return len(flat_recurrences(self.program.net))
 
     @property
     def steps(self) -> int:
-        """The number of steps of the samples."""
+        """The number of steps of all samples together."""
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """The precisions in which each recurrence can run, in the order of `dtypes`; raises `RefusedError` if
-        no recurrence can run in any.
+        """The precisions in which each recurrence can run, in the order of `dtypes`.
+
+        Raises `RefusedError` if no recurrence can run in any of them.
         """
         options = {
             number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
@@ -124,9 +125,7 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """The low-precision cell of the first engine that runs a recurrence in a precision; the reasons if
-        none does.
-        """
+        """The cell of the first engine that runs a recurrence in a precision, or all engines' reasons."""
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -234,9 +233,7 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """The low-precision cell of the first engine that has one for the recurrence of a plan; the reasons if
-    none has.
-    """
+    """The cell of the first engine with a low-precision cell for a plan, or the reasons of all engines."""
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)

@@ -1,4 +1,4 @@
-"""A model as the step of one recurrence: how a stream runs a graph.
+"""Models as the step of one recurrence, so that a stream can run a graph.
 
     h, _ = gru(table[words])                step(word, h):
     h, _ = lstm(h)                   ->         y, h0 = gru's step(table[word], h0)
@@ -8,8 +8,8 @@
 The parts of the model's schedule are laid end to end in one body, as `one_step` copies them, so a step has
 the bits of the whole call. The memories of all recurrences are the memory of the step.
 
-A value that a sequence has once, as a final memory or the last output, is a running value in a stream: after
-each step it is what a call of the sequence up to there would give. It may be an output, or become one by
+A value per sequence, such as a final memory or the last output, is a running value in a stream: after each
+step it is the value that a call over the steps so far would return. It may be an output, or become one by
 operations within a row. A model that needs later steps, or reads a final value at earlier steps, is refused.
 """
 

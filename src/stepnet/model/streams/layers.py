@@ -21,7 +21,7 @@ class Stepped(Protocol):
 
     @property
     def params(self) -> Any:
-        """The parameters."""
+        """The parameters of the recurrence."""
         ...
 
     def as_declared(self, inputs: Any) -> Any:
@@ -86,9 +86,7 @@ class Layers:
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Splits an argument into one entry per recurrence; raises `InputError` unless there is one per
-        layer.
-        """
+        """Splits an argument into one entry per recurrence; raises `InputError` if it does not fit."""
         made: list[Any] = []
         for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {place}"):

@@ -1,4 +1,4 @@
-"""A step whose arrays are laid out once: it copies inputs in, runs the code, and copies outputs out."""
+"""Steps on arrays that are laid out once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -103,7 +103,7 @@ def parts(statics: Sequence[Any]) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The names of a layer's arrays in the file."""
+    """The names in the file of a layer's arrays: its memories, its first memories, and its statics."""
 
     memory: list[str]
     first: list[str]
@@ -189,9 +189,7 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """The descriptions of the layers in a file; raises `FileError` unless it holds a stream of `count`
-    layers.
-    """
+    """The descriptions of the layers in a file; raises `FileError` for a file without `count` layers."""
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"

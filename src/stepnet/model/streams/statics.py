@@ -13,8 +13,7 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """The statics of `count` new rows, as arrays and Raggeds; raises `InputError` unless they are like
-    earlier ones.
+    """The statics of `count` new rows, as arrays and Raggeds; raises `InputError` unless like earlier ones.
 
     before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """

@@ -1,4 +1,4 @@
-"""A stream: the interface, and how its rows come, go, move and take steps."""
+"""`Stream`: its interface, and how its rows come, go, move and take steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
