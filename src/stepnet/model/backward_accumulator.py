@@ -20,12 +20,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class BackwardAccumulator:
-    """The state that is passed from a piece to the piece before it.
+    """The gradients of a section while its pieces run backward, from the last piece to the first.
 
-    seeds: the cotangent of each floating-point result of the section; None for zeros at every step. Those of
-    rows are arrays of its own. memories: those of seeds that are of memories, the last ones: of the memories
-    behind the piece that comes next. wanted: the places of the inputs whose gradients are asked for, the
-    memories behind the others. totals: the gradients of these others so far.
+    net: the net of the section.
+    wanted: the positions of the inputs whose gradients are computed, initial memories last.
+    seeds: the type and the cotangent of each floating-point result of the section; None stands for zeros.
+        Cotangents per row are copies, which `add` overwrites.
+    memories: the cotangents of the memories after the next piece to run; they are the last arrays in `seeds`.
+    totals: the gradients so far of the wanted inputs that are not memories.
     """
 
     net: Net
@@ -38,8 +40,12 @@ class BackwardAccumulator:
     def of(
         cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
     ) -> "BackwardAccumulator":
-        """Ahead of the last piece. outputs: how many results are no memories. known: the cotangent of each
-        result; None for zeros.
+        """Starts the accumulation, before the last piece runs.
+
+        outputs: the number of results of the net that are not memories.
+        wanted: the positions of the inputs whose gradients are computed, initial memories last.
+        known: the cotangent of each result of the net; None for zeros.
+        call: the call of the whole section.
         """
         seeds: list[tuple[Type, Array | None]] = []
         for number, array in zip(net.results, known, strict=True):
@@ -55,11 +61,11 @@ class BackwardAccumulator:
         return cls(net, tuple(wanted), tuple(seeds), memories, tuple(totals))
 
     def type_of(self, place: int) -> Type:
-        """The type of an input."""
+        """The type of the net's input at a position."""
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """The cotangents of a piece's results."""
+        """The cotangents of the floating-point results of a piece, cut out of `seeds`."""
         return [
             zeros(type_, piece.call)
             if array is None
@@ -68,7 +74,10 @@ class BackwardAccumulator:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Adds the results of a piece's backward half."""
+        """Adds the gradients of a piece to the totals, and passes its memory cotangents to the piece before.
+
+        gradients: the results of the backward half for this piece, in the order of `wanted`.
+        """
         for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
             where = piece.where(self.type_of(place))
             if is_added(self.type_of(place)):
@@ -77,12 +86,15 @@ class BackwardAccumulator:
                 total[where] = part
         for type_, array in self.seeds[: len(self.seeds) - len(self.memories)]:
             if array is not None and type_.extent == ROWS:
-                array[piece.rows] = 0  # a sequence has its last step in one piece
+                array[piece.rows] = 0  # a result per row comes from its last step, in exactly one piece
         for memory, part in zip(self.memories, gradients[len(self.totals) :], strict=True):
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """The gradients, each with the value that its input is; None is one that nobody asks for."""
+        """Yields each gradient with the number of the value that it belongs to.
+
+        values: for each input of the net, the number of its value in the whole net; None to skip the input.
+        """
         for place, array in zip(self.wanted, (*self.totals, *self.memories), strict=True):
             number = values[place]
             if number is not None:
@@ -90,5 +102,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Whether several pieces contribute to one gradient."""
+    """Whether the gradient of a value is a sum over pieces, as several pieces read the same entries."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -27,8 +27,8 @@ class Batch:
     structure: the structure of the inputs.
     arrays: for each input [total, features...], or the values of all inner sequences end to end.
     levels: the number of ragged levels of each array; 1 for a value per step.
-    positions: where the steps lie in the arrays.
-    like: the Ragged, or the first two sizes, that determines the form of outputs.
+    positions: the positions of the steps in the arrays.
+    like: the form of outputs per step: the deepest Ragged, or the first two sizes of the arrays.
     """
 
     structure: Any
@@ -44,14 +44,14 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The key of a trace for inputs of these structures, dtypes and features."""
+        """The cache key of a trace: the structure, dtypes, features and levels of the inputs."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "*" if single else skeleton(self.structure), *kinds
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s of the inputs as a step sees them."""
+        """The `Spec`s of the inputs as a step sees them, in the structure of the inputs."""
         pairs = zip(self.arrays, self.levels, strict=True)
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
@@ -82,6 +82,7 @@ class Batch:
 
     @classmethod
     def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
+        """The batch of Raggeds, whose lengths must agree at all common levels."""
         first, deepest = max(named, key=lambda pair: pair[1].levels)
         for name, ragged in named:
             if ragged is not deepest:
@@ -100,6 +101,7 @@ class Batch:
     def _of_arrays(
         cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
     ) -> "Batch":
+        """The batch of padded arrays, which are read in place; `lengths` excludes the padding."""
         axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):
@@ -121,13 +123,17 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The form of a value per step: a Ragged of one level, or (batch, time)."""
+        """The form of a value with one entry per step: a Ragged of one level, or (batch, time)."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
 
     def like_input(self, output: Array, levels: int = 1) -> Any:
-        """An output with this number of levels in the form of the input: a Ragged, or [batch, time, ...]."""
+        """An output in the form of the inputs: a `Ragged`, or an array [batch, time, ...].
+
+        levels: the number of ragged levels of the output; 0 for one entry per sequence, which is returned as
+            it is.
+        """
         if not levels:
             return output
         if isinstance(self.like, Ragged):
@@ -153,12 +159,12 @@ class Statics:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The key of a trace for such statics."""
+        """The cache key of a trace: the structure and the `Spec`s of the statics."""
         return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """The statics of `count` sequences; raises `InputError` for another number of them."""
+        """The statics of a call with `count` sequences; raises `InputError` for another number of entries."""
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -181,9 +187,9 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """The statics with their axes renamed to differ from those of other statics.
+        """A copy of the statics whose axes have other names than those of other statics with other lengths.
 
-        known: the offsets by axis so far; those of these statics are added.
+        known: the offsets of all axes so far, by axis; the axes of these statics are added.
         """
         renamed: dict[str, str] = {}
         for axis, offsets in self.beside.items():
@@ -200,7 +206,7 @@ class Statics:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged is one sequence for each row."""
+    """Raises `InputError` unless a static Ragged has exactly one level and one sequence per row."""
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -245,7 +251,7 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """The lengths as int64, one per sequence, none longer than the array."""
+    """The lengths as int64; raises `InputError` unless there is one per sequence, from 0 to `time`."""
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(
@@ -260,7 +266,7 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """The number of steps of each sequence that ran in earlier calls, as int64."""
+    """The argument `begun` as int64 [count]: the number of steps that each sequence took in earlier calls."""
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)
@@ -274,7 +280,7 @@ def begun_steps(begun: Any, count: int) -> Array:
 
 
 def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
-    """The initial memories, checked against the `Spec`s of the memory; None for zeros."""
+    """The argument `initial` as arrays, checked against the `Spec`s of the memory; None stands for zeros."""
     expected = list(named_leaves(memory))
     if initial is None or (isinstance(initial, str) and initial == ZEROS):
         return [None] * len(expected)

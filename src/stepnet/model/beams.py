@@ -23,7 +23,7 @@ from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 Trail = list[tuple[Array, Array]]
-"""For each step, the last symbol of each beam, and the row of the step before that it continues."""
+"""For each step: the last symbol of each row, and the row of the previous step that it continues."""
 
 
 def beam_search(
@@ -105,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The indices of the starts that continue, and their continuations, padded to `width` for each start.
+    """The indices of the starts that continue, and their continuations, padded to at least `width` per start.
 
-    A start with fewer continuations repeats its first, with a log of -inf.
+    A start with fewer continuations repeats its first one, with a log-probability of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -122,8 +122,11 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
 
 
 def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """The stream after a step: `left` are the remaining starts, and `rows` the rows that continue, of `width`
-    per start.
+    """Moves the rows of a stream after a step; returns another stream if the number of rows changes much.
+
+    left: the indices of the starts that continue.
+    rows: for each of these starts, the rows whose memories its next rows continue from, [starts, beams].
+    width: the number of rows per start before the step.
     """
     if rows.shape[1] > width:
         return live.anew(rows.reshape(-1))
@@ -138,29 +141,41 @@ def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
     return live.take(places[left].reshape(-1))
 
 
-# ---- what has stopped --------------------------------------------------------------------------------------
+# ---- finished sequences ------------------------------------------------------------------------------------
 
 ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8"), ("symbol", "i8")])
-"""A finished sequence: its stop symbol, and the row that it continues."""
+"""A finished sequence: its rank, log-probability and length, the row that it continues, and its last symbol.
+"""
 NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
 class Aside:
-    """The best finished sequences of each start, [starts, count], best first."""
+    """The best finished sequences of each start, in `kept` [starts, count], best first.
+
+    starts: the number of starts.
+    beams: the largest number of sequences that are kept for each start.
+    most: the largest number of symbols of a sequence.
+    penalty: the exponent of the length in a rank.
+    """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """The ranks of sequences of a length: log / length ** penalty."""
+        """The ranks of sequences of a length, from their log-probabilities: log / length ** penalty."""
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
-        """Adds finished sequences that rank above the worst kept ones; equal ranks keep the earlier
-        sequence.
+        """Adds the sequences that finish at a step, and keeps the best `beams` of each start.
+
+        Among equal ranks the earlier sequence is kept.
+
+        starts: the indices of the starts.
+        parts: the continuations of these starts that finish.
+        length: the number of symbols of the finished sequences.
         """
         if not parts:
             return
@@ -186,10 +201,10 @@ class Aside:
         self.kept[starts] = both
 
     def hopeful(self, starts: Array, best: Best) -> Best:
-        """The continuations, without those that cannot become results.
+        """Sets the log-probability of continuations that cannot become results to -inf.
 
-        Where a start has `beams` finished sequences, a continuation is dropped if even at the largest length,
-        and with no further loss of probability, it ranks below the worst of them.
+        Where a start has `beams` finished sequences, a continuation is dropped if it ranks below the worst of
+        them even at the largest length and with no further loss of probability.
         """
         if self.kept.shape[1] < self.beams:
             return best
@@ -198,7 +213,7 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """The finished sequences of each start, and their logs."""
+        """Follows the trail back from each finished sequence; returns the sequences and their logs."""
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

@@ -12,11 +12,11 @@ from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
 
 NONE = np.zeros(1, np.int64)
-"""The offsets of no sequences."""
+"""The offsets of a Ragged without sequences."""
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """A Ragged of no sequences with these features.
+    """A Ragged without sequences, with these features and levels.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -25,7 +25,7 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """The program of layers; raises `InputError` if the inputs of a recurrence are not known yet."""
+    """The program of layers, traced without a call; raises `InputError` if inputs are not known yet."""
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):
@@ -41,7 +41,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Statics for no sequences, as the recurrences of a layer take them."""
+    """Statics without entries, in the structure that the recurrences of a layer take."""
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

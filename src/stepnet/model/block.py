@@ -22,7 +22,10 @@ REDUCE = "sn.reduce makes one value of it"
 
 
 class Block(Builder):
-    """The net that a block records between its begin and its end."""
+    """The net that a `with` block records. Its values can be used only until the end of the block.
+
+    finish: a function that is called at the end of the block, unless an error was raised.
+    """
 
     def __init__(self, finish: Callable[[], None]) -> None:
         super().__init__()
@@ -47,20 +50,23 @@ class Block(Builder):
             self.ended = True
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """The number of a new node that applies `operation`; raises an error after the end of the block."""
+        """Adds a node that applies `operation`; returns its number. Raises `StepError` after the block."""
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """A new input of the net."""
+        """Adds an input to the net, and returns its value."""
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
         )
 
-    # ---- the block around it
+    # ---- the enclosing block
 
     def take_from(self, other: Builder, what: str) -> None:
-        """Records that a value of another block is used here, so that block is around this one."""
+        """Records that a value of another block is used here, which makes that block the enclosing one.
+
+        Raises `StepError` if the other block cannot enclose this one. `what` names the value in messages.
+        """
         if other is self or other.is_inside(self):
             raise refuse(
                 f"{what} is a value of this very block; it takes arrays, or values of a block around"
@@ -73,13 +79,16 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """A new static of the net: a value that each sequence has once."""
+        """Adds a static to the net, a value that each sequence has once, and returns it."""
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """The static here that stands for a value of a block around this one."""
+        """The number of the static here that stands for a value of an enclosing block, added at first use.
+
+        other, number: the enclosing block, and the number of the value in it.
+        """
         key = (id(other), number)
         if key not in self._captured:
             value = Traced(other, number)
@@ -96,7 +105,11 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """The number of a value with one entry per row, of this block or one around it."""
+        """The number of a value with one entry per row; raises `StepError` for a value of an inner block.
+
+        leaf: an array, or a value of this block or of an enclosing one.
+        what: its name in messages.
+        """
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
             raise refuse(
                 f"{what} is a value of a block inside this one; make it an output of that rnn and call that"
@@ -105,27 +118,27 @@ class Block(Builder):
             leaf = Traced(self, lifted(self, leaf, ()))
         return row_value(self, leaf, what)
 
-    # ---- when it may be used
+    # ---- checks
 
     def check_usable(self) -> None:
-        """Refuses to use values of the block after its end."""
+        """Raises `StepError` after the end of the block, when its values can no longer be used."""
         if self.ended:
             raise refuse("a value of a block is used after the block has ended; make it an output of the rnn")
 
     def check_unused(self) -> None:
-        """Refuses a second use of the block."""
+        """Raises `StepError` if the block was begun before."""
         if self.begun:
             raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
 
     def check_open(self, what: str) -> None:
-        """Refuses what belongs between begin and end."""
+        """Raises `StepError` outside the block; `what` names the call that belongs inside."""
         if not self.begun:
             raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
         if self.ended:
             raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
 
     def why_not(self) -> str:
-        """The reason why the block cannot be run."""
+        """The reason why the block cannot be run, as a message."""
         if not self.begun:
             return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
         if not self.ended:
@@ -134,7 +147,10 @@ class Block(Builder):
 
 
 class Memory:
-    """A memory of a block, as `RNNOp.add_memory` returns it."""
+    """A memory of a block, as `RNNOp.add_memory` returns it.
+
+    init: the values before the first step; None for zeros.
+    """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
         self.block = block
@@ -152,7 +168,7 @@ class Memory:
         return self._before
 
     def update(self, new: Any) -> None:
-        """Makes `new` the memory after this step; exactly once in a block.
+        """Sets the memory after this step; must be called exactly once in a block.
 
         Raises:
             StepError: For a second update, and for another shape or dtype.
@@ -171,7 +187,7 @@ class Memory:
         self._new, self._updated = value, user_line()
 
     def _advice(self, new: Type) -> str:
-        """Advice for an update that does not fit: the likely intention."""
+        """A hint at the likely mistake in an update of another shape or dtype; empty if there is none."""
         if new.shape == self.spec.shape:
             return " (cast it with .astype, or add the memory with that dtype)"
         if self.init is None and new.shape == self.spec.shape[1:]:
@@ -191,7 +207,7 @@ class Memory:
         return self._new
 
     def before_all(self, count: int | None) -> Any:
-        """The values before the first step for `count` sequences; without a count, one value for all."""
+        """The values before the first step: `init`, or zeros for `count` rows (for one without a count)."""
         if self.init is not None:
             return self.init
         return np.zeros(self.spec.shape if count is None else (count, *self.spec.shape), self.spec.dtype)
@@ -201,14 +217,18 @@ class Memory:
 
 
 def numbered(name: str, before: int) -> str:
-    """A new name for a further value: x, x2, x3."""
+    """The name of a further value of a kind, by the number of values before it: x, x2, x3."""
     return f"{name}{before + 1}" if before else name
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A step that runs a net: its inputs by name; its results are the outputs, the next memories and named
-    values.
+    """A step function that runs a recorded net.
+
+    net: the net. Its inputs are found by name; its results are the outputs, the next memories and the named
+        values, in this order.
+    output_num: the number of outputs.
+    names: the names of the named values.
     """
 
     net: Net
@@ -219,7 +239,7 @@ class Replay:
     def __call__(
         self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
-        """The outputs and the next memories."""
+        """Copies the net into the one that is being traced; returns the outputs and the next memories."""
         net, output_num = self.net, self.output_num
         given = {**x, **memory, **(statics or {})}
         builder = next(iter(given.values())).builder

@@ -65,7 +65,7 @@ Array = np.ndarray
 
 
 def create_rnn_op(output_num: int = 1) -> "RNNOp":
-    """A recurrence whose step is written in its `stepnet()` block; see `RNNOp`.
+    """A recurrence whose step is written in its `stepnet()` block.
 
     Args:
         output_num: The number of its outputs.
@@ -107,12 +107,12 @@ class RNNOp:
     # ---- in the block
 
     def stepnet(self) -> "Block":
-        """The block in which the step is written, once: `with rnn.stepnet():`."""
+        """The block in which the step is written: `with rnn.stepnet():`, exactly once."""
         self._block.check_unused()
         return self._block
 
     def add_input(self, X: Any, level: int = 0) -> Traced:
-        """The input of a step: a slice of X, [rows, features...], or a sequence if X has inner sequences.
+        """Adds an input of the step: a slice of X, [rows, features...], or a sequence for nested sequences.
 
         Several inputs have the same lengths.
 
@@ -145,7 +145,7 @@ class RNNOp:
         return self._block.declared(name, specs[name])
 
     def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> Memory:
-        """A memory: what each step passes to the next. Give either `init` or `shape`.
+        """Adds a memory, which each step passes to the next. Give exactly one of `init` and `shape`.
 
         Args:
             init: The values before the first step, [batch, features...]; the memory has their dtype. In a
@@ -172,7 +172,7 @@ class RNNOp:
         return self._memories[name]
 
     def add_static(self, value: Any) -> Traced:
-        """A value that each sequence has once and every step sees.
+        """Adds a value that each sequence has once and every step sees.
 
         Args:
             value: An array [batch, features...]. In a block inside another one: a value of the outer block,
@@ -185,12 +185,15 @@ class RNNOp:
         return self._block.static(first, spec)
 
     def index(self) -> Traced:
-        """The number of steps of its sequence that came before, an int64 per row."""
+        """The number of earlier steps of the sequence, an int64 per row."""
         self._block.check_open("index")
         return Traced(self._block, self._block.add("index", source=user_line()))
 
     def _row(self, value: Any, what: str) -> tuple[Any, Spec]:
-        """An array that each sequence has an entry of, or a value of the block around, with its `Spec`."""
+        """An array with an entry per sequence, or a value of the enclosing block, with its `Spec`.
+
+        what: the name of the value in messages.
+        """
         if isinstance(value, Ragged):
             raise refuse(f"{what} is a Ragged; here it is an array, one entry for each sequence")
         if isinstance(value, Traced):
@@ -207,7 +210,9 @@ class RNNOp:
         return array, spec_of(array)
 
     def _take(self, value: Any, what: str) -> None:
-        """Takes note of what the block is given: all of it values of the block around, or all arrays."""
+        """Records the kind of an argument: arrays or values of an enclosing block; raises `StepError` for
+        both.
+        """
         kind = "a value of a block" if isinstance(value, Traced) else "an array"
         if self._given not in (None, kind):
             raise refuse(
@@ -219,7 +224,7 @@ class RNNOp:
         self._given = kind
 
     def add_outputs(self, *outputs: Any) -> None:
-        """Makes these the next outputs of the recurrence.
+        """Adds values to the outputs of the recurrence, in this order.
 
         Args:
             outputs: Memories, whose new values are meant, and values of the step.
@@ -239,7 +244,7 @@ class RNNOp:
             self._outputs.append(value if known else Traced(self._block, self._block.row(value, what)))
 
     def _finish(self) -> None:
-        """Makes the recurrence, at the end of the block."""
+        """Makes the recurrence from the recorded net; called at the end of the block."""
         if not self._inputs:
             raise refuse("the block has no input: x = rnn.add_input(X)")
         if not self._memories:
@@ -261,7 +266,7 @@ class RNNOp:
             statics=statics or None,
         )
 
-    # ---- after it
+    # ---- after the block
 
     @property
     def recurrence(self) -> RNN:
@@ -303,7 +308,7 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """A value of a net, for one of that net, of a net around it, or an array."""
+    """A value of the net of `builder`, for a value of that net or of a net around it, or for an array."""
     return Traced(builder, lifted(builder, value, ()))
 
 
@@ -319,7 +324,7 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises an error unless X has inner sequences, and `level` is the outermost level that they have."""
+    """Raises an error unless X is sequences and `level` is its outermost level."""
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -335,13 +340,13 @@ def check_level(X: Any, level: Any) -> None:
 
 
 def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
-    """What a step sees of Raggeds or arrays, and how many sequences there are."""
+    """The `Spec`s of Raggeds or arrays as a step sees them, and the number of sequences."""
     batch = Batch.of(inputs, None)
     return batch.specs, batch.count
 
 
 def check_rows(what: str, array: Any, count: int) -> None:
-    """Raises `InputError` unless there is an entry for each sequence, or no array."""
+    """Raises `InputError` unless an array has exactly `count` entries; None passes."""
     if array is not None and (array.ndim < 1 or len(array) != count):
         raise InputError(
             f"{what} is {list(array.shape)}; its first axis should be the {count} sequences of the inputs"
@@ -349,7 +354,7 @@ def check_rows(what: str, array: Any, count: int) -> None:
 
 
 def variables_of(block: Block) -> dict[str, Traced]:
-    """The values that the user's variables hold at the end of a block; of a memory its new one."""
+    """The values of a block by the names of the user's variables; a memory stands for its new value."""
     frame = user_frame()
     named: dict[str, Traced] = {}
     for name, held in () if frame is None else frame.f_locals.items():
@@ -360,11 +365,11 @@ def variables_of(block: Block) -> dict[str, Traced]:
 
 
 def spec_of(array: Array) -> Spec:
-    """The features and dtype of [rows, features...]."""
+    """The `Spec` of an array [rows, features...]."""
     return Spec(array.shape[1:], array.dtype)
 
 
-# ---- what a block says of its own --------------------------------------------------------------------------
+# ---- functions for blocks ----------------------------------------------------------------------------------
 
 
 def matmul(W: Any, x: Any) -> Any:

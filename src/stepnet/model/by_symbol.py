@@ -31,10 +31,17 @@ MOST_BYTES = 8 * 2**20
 def symbol_tables(
     plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
 ) -> Mapping[int, Array]:
-    """For some values of the plan's net, their rows for all symbols. It is empty if no product is saved, if
-    the tables are too large, or if some symbols cannot be fed.
+    """Tables of values of a plan's net for all symbols: by the number of the value, an array [symbols, ...].
 
-    stops: the symbols that are never fed.
+    The result is empty if no matrix product would be saved, if the tables are too large, or if some symbols
+    cannot be fed.
+
+    plan: the plan of the first layer.
+    params: the parameters of the plan.
+    feed: the function from symbols to inputs.
+    symbols: the number of symbols.
+    stops: the symbols that end a sequence and are never fed.
+    engine: the engine that computes the tables.
     """
     net, known = plan.net, of_inputs(plan)
     inside = set(known)
@@ -57,9 +64,12 @@ def symbol_tables(
 
 
 def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
-    """The recurrence whose memories are a symbol, and values of a plan's net after a step with this symbol.
+    """The program that computes tables: in one step, a row goes from its symbol to values of a plan's net.
 
-    Work from memories to memories stays in the loop, so no pass splits it differently than in the plan.
+    The symbol and the values are memories of the recurrence. Work from memories to memories stays in the
+    loop, so no pass splits it differently than in the plan.
+
+    wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends
     builder.input(Type(ROWS, (), "bool"), "nothing")
@@ -80,7 +90,7 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
 
 
 def program_of(recur: Recur, params: Sequence[Array]) -> Program:
-    """The program of a recurrence whose first input alone is a sequence."""
+    """The program of a recurrence with these parameters, whose first operand is its only sequence."""
     builder, body = Builder(), recur.body
     types = [body.type_of(number) for number in body.inputs]
     types[0] = types[0].at(STEPS)

@@ -22,8 +22,9 @@ from stepnet.ragged import Ragged
 Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
 MOST_OFFSETS = 1025
-"""The largest number of offsets that is compared with those of earlier calls; larger batches take long enough
-to run."""
+"""The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
+that preparation saves little.
+"""
 RAGGED_CALLS = 8
 """The number of calls with the same lengths after which a call of Raggeds is prepared: lengths often change,
 and preparation takes as long as a call."""
@@ -46,7 +47,7 @@ class Executable(Generic[Kind]):
     outputs: tuple[tuple[int, ...] | None, ...]
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
-        """The initial memories where they can be used in place; None where one cannot."""
+        """The argument `initial` as arrays to read in place; None if they would have to be converted."""
         if initial is None:
             return list[Array | None]([None] * len(self.memory))
         arrays = leaves_as(initial, self.program.memory)
@@ -60,7 +61,11 @@ class Executable(Generic[Kind]):
         return arrays
 
     def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
-        """The outputs and the last memory. sequences: an array or a Ragged of the prepared shape."""
+        """Runs the prepared call; returns the outputs and the final memory.
+
+        sequences: an array or a Ragged of the prepared shape.
+        initial: the arrays that `arrays` returned.
+        """
         program = self.program
         values = sequences.values if isinstance(sequences, Ragged) else sequences
         results = program.split(self.frozen.run([values], initial, ()))
@@ -72,17 +77,17 @@ class Executable(Generic[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Outputs in a structure, with a shortcut for a single one."""
+    """Outputs arranged in a structure, with a shortcut for a single output."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
 class Calls(Executables[Executable[Kind]]):
-    """The prepared calls of a model, by shape."""
+    """The prepared calls of a model, by form."""
 
     def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
         """The form of a call with these arguments; None for arguments that are never prepared.
 
-        The first value in it are the offsets of a Ragged; None for arrays.
+        The first entry of a form is the offsets of a Ragged, as bytes; None for arrays.
         """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
@@ -99,11 +104,14 @@ class Calls(Executables[Executable[Kind]]):
         return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form, and returns whether it is the one to be prepared."""
+        """Counts a call of a form; returns whether it is the one to prepare.
+
+        This is the `calls`-th call for arrays, and the `RAGGED_CALLS`-th for Raggeds.
+        """
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """The program and the results of a prepared call; None if there is none for these arguments."""
+        """Runs a prepared call; returns its program and its results, or None if none fits these arguments."""
         if (taken := self.take(form)) is None:
             return None
         executable, idle = taken
@@ -114,7 +122,10 @@ class Calls(Executables[Executable[Kind]]):
             idle.append(executable)
 
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
-        """Prepares a call and keeps it. like: a Ragged, or the first two sizes of arrays, as outputs are."""
+        """Prepares a call for later calls of its form, and keeps it, if the engine can prepare it.
+
+        like: the form of outputs per step: a Ragged, or the first two sizes of the arrays.
+        """
         frozen = bound.frozen(call)
         if frozen is None:
             return
@@ -128,7 +139,7 @@ class Calls(Executables[Executable[Kind]]):
 
 
 def is_order(engine: Any) -> bool:
-    """Whether this may name engines: a name or a tuple of them, which a form can have in it."""
+    """Whether the argument `engine` is a name or a tuple of names, which can be part of a form."""
     if type(engine) is str:  # as most are
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)

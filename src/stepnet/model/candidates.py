@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384
-"""Up to this number of scores, all are sorted, with each symbol as a group; FEW_ALONE applies if only the
-best is needed."""
+"""The largest number of scores up to which all are sorted, with each symbol as a group; FEW_ALONE applies if
+only the best one is needed.
+"""
 WIDTH = 16
 """The number of groups is a multiple of this: the elements of a vector register."""
 LOWEST = np.finfo(np.float64).min
@@ -49,7 +50,12 @@ class Known:
     columns: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The logs [count, ...] of symbols at these places of all scores, in rows [count]."""
+        """The log-probabilities [count, ...] of sequences continued by one symbol.
+
+        places: the positions of the symbols among all scores, [count, ...].
+        rows: the row of each entry of `places`, [count].
+        logs: the log-probabilities of all rows so far.
+        """
         highest, norm = self.columns[rows, :2].T
         scores = self.scores.reshape(-1).take(places, mode="clip")
         return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
@@ -57,9 +63,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Best:
-    """The best continuations by one symbol, [starts, count], and their logs: -inf where there are fewer.
+    """The best continuations of each start by one symbol, as arrays [starts, count].
 
-    rows: the rows of the scores that they continue.
+    logs: their log-probabilities; -inf where a start has fewer continuations.
+    rows: the rows that they continue.
+    symbols: the symbols that they add.
     """
 
     logs: Array
@@ -74,7 +82,14 @@ class Best:
 
 
 class Candidates:
-    """Finds the best continuations. most: the largest number of scores of a step."""
+    """A search for the best continuations of the rows of a beam search.
+
+    beams: the largest number of continuations of each start.
+    symbols: the number of symbols.
+    stops: the symbols that end a sequence.
+    most: the largest number of scores of a step.
+    engine: the engines that compute the norms, in order of preference.
+    """
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
@@ -88,7 +103,7 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """Scores with their norms and tops; raises `InputError` where a row has no highest score."""
+        """The scores with their norms and group maxima; raises `InputError` unless all maxima are finite."""
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -107,9 +122,11 @@ class Candidates:
         return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """The best continuations that do not stop, at most `beams`, of rows with these logs [starts, width].
+        """The best continuations that do not stop, at most `beams` per start, best first.
 
-        The best come first. Equal ones are in the order of their rows, then of their symbols.
+        Equal continuations are ordered by row, then by symbol.
+
+        logs: the log-probabilities of the rows, [starts, width].
         """
         starts, width = logs.shape
         tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
@@ -124,14 +141,18 @@ class Candidates:
         counts = np.bincount(start, minlength=starts)
         column = np.arange(len(start)) - (np.cumsum(counts) - counts)[start]
         first = np.flatnonzero(column < self.beams)
-        order, start, column = order[first], start[first], column[first]  # start is in order: it stays
+        order, start, column = order[first], start[first], column[first]  # start is sorted already
         shape = starts, max(width, int(column.max(initial=0)) + 1)
         kept, best = np.zeros(shape, np.int64), np.full(shape, -np.inf)
         kept[start, column], best[start, column] = places[order], totals[order]
         return Best(best, *np.divmod(kept, self.symbols))
 
     def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """A superset of the best: places among all scores, start by start, and their logs."""
+        """A superset of the best continuations: their positions among all scores, by start, and their logs.
+
+        logs: the log-probabilities of the rows, [starts, width].
+        tops: the highest log of each group of symbols, [starts, width * groups].
+        """
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
         rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
         places = (rows * self.symbols + groups)[:, None] + self.members
@@ -140,7 +161,7 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """All continuations that stop, of rows with these logs."""
+        """All continuations by a stop symbol, of rows with these log-probabilities."""
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
@@ -148,7 +169,7 @@ class Candidates:
 
 
 def best_of(totals: Array, count: int) -> Array:
-    """The places of the `count` highest in each row, highest first, equal ones in their order.
+    """The indices of the `count` highest values of each row, highest first; equal values keep their order.
 
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]
@@ -164,7 +185,7 @@ def groups_of(symbols: int) -> int:
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """The `count`-th highest of each row; -inf where there are fewer.
+    """The `count`-th highest value of each row; -inf for rows with fewer values.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]

@@ -28,7 +28,7 @@ Array = np.ndarray
 
 
 def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
-    """The gradient of the inputs at these places, whose sections run in pieces."""
+    """The gradient with respect to the inputs at the positions `wanted`, in sections that run in pieces."""
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
         return (InPieces if section.memories else AtOnce).of(section, places)
@@ -58,7 +58,9 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """The programs for gradients of what a section reads, at these places."""
+        """The programs for the gradients of a section's memories and of its inputs at the positions
+        `wanted`.
+        """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
         every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
@@ -72,11 +74,11 @@ class InPieces:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns."""
+        """The number of arrays that `run` returns: one per memory."""
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
-        """New arrays of the memories that the section begins with."""
+        """New arrays with the initial memories of the section."""
         net = self.section.net
         memories = zip(self.section.memories, net.inputs[len(self.section.reads) :], strict=True)
         made: list[Array] = []
@@ -86,12 +88,13 @@ class InPieces:
         return made
 
     def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
-        """The pieces in the order of the recurrences, or back."""
+        """The pieces of a call in the order of the recurrence; with `back`, in the opposite order."""
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """See `SectionRun`. It saves one array per memory, with its values before each piece but the
-        first.
+        """Runs the section piece by piece: adds its results to `values`, and returns its checkpoints.
+
+        The checkpoints are one array per memory, with the values before each piece but the first, end to end.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
@@ -114,7 +117,14 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """See `SectionRun`."""
+        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+
+        The pieces run backward, and the values that each saves are recomputed.
+
+        values: the arrays by their numbers in the whole net.
+        known: the nonzero cotangents of the section's results.
+        kept: the checkpoints that `run` returned.
+        """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]

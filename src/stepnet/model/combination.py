@@ -1,4 +1,4 @@
-"""Recurrences that run as one: `Combination`, what a `Stack` and a `Bidirectional` are.
+"""Recurrences that run as one: `Combination`, the base class of `Stack` and `Bidirectional`.
 
 stack(x) runs one net of all layers, which `layers.Wiring` makes. It calls each layer on its own where a layer
 ends sequences early, and inside the step of another recurrence.
@@ -78,10 +78,10 @@ class Combination(Combined):
         engine: Asked,
         **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """The outputs and the final memories by a call of each part.
+        """Runs each part by a call of its own; returns the outputs and the final memories.
 
-        Layers run so inside a step, and where sequences end early: the lengths of a layer's sequences are
-        then known only after the layers below have run.
+        Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
+        are then known only after the layers below have run.
         """
         last_only = flag(last_only, "last_only")
         initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
@@ -134,15 +134,15 @@ class Combination(Combined):
                     outputs.append(part(*call, engine="interpret", **control)[0])
         return self.together(scopes)
 
-    # ---- as any other model
+    # ---- members of every model
 
     @property
     def program(self) -> LayersProgram:
-        """The program for the declared inputs; raises `InputError` before inputs are known."""
+        """The program for the first recurrence's declared inputs; raises `InputError` if it has none."""
         return blank_program(self.programs_as_one)
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        """The checked arguments of a call without further arguments, with the program that runs them."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -150,7 +150,7 @@ class Combination(Combined):
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
-        """The same layers with other parameters.
+        """A copy of the layers with other parameters.
 
         Args:
             params: The new parameters, one entry per part, each in the structure, shapes and dtypes of the
@@ -175,7 +175,7 @@ class Combination(Combined):
         return self.with_layers(layers)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """The schedules that a call runs: that of each recurrence where sequences may end early."""
+        """The schedules that a call runs; where sequences may end early, one for each recurrence."""
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

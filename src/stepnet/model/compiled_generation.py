@@ -1,10 +1,11 @@
-"""Sequences written in machine code: `feedback` with the recurrence's own plans.
+"""Generation in machine code, without Python between two symbols: calls of the recurrence of `feedback`.
 
     highest score    first symbols --> call of all steps --> symbols
     drawn            first symbols --> call of many steps --> symbols, memories --> call --> ...
 
-Within a call a row that waits for a lane begins where another one has ended. Where symbols are drawn, there
-is a random number for each step of a call, whether a row comes to it or not. So there are several calls.
+In a call, a waiting row starts in a lane as soon as another row ends there. Where symbols are drawn, a call
+needs a random number for each of its steps, also for steps after the end of a row. So drawing takes several
+calls of a limited number of steps.
 """
 
 from collections import OrderedDict
@@ -38,19 +39,20 @@ from stepnet.ragged.positions import Positions
 Array = np.ndarray
 ENGINE = "llvm"
 PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
-"""For how many steps random numbers are drawn at first, and at most; fewer steps where there would be more
-numbers than these, but no fewer than the last.
+"""Limits on calls that draw symbols: the steps of the first and of the largest call, the random numbers of
+these two calls, and the least number of steps.
 """
 Draw = Callable[[Array, Array], Array]
 MOST_STEPS = 2**16
-"""The most steps of a call: there is a table of the places of a sequence's steps."""
+"""The largest number of steps of a call, for which there is a table of the positions of a sequence's steps.
+"""
 MOST_KEPT = 8
 """The largest number of combinations of feed and choice for which a layer keeps compiled recurrences."""
 
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """The recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+    """The program of the recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
 
     program: Program
     memories: list[Any]
@@ -61,7 +63,7 @@ KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = W
 
 @dataclass(frozen=True)
 class Wired:
-    """Writes the sequences of a front in machine code: the feedback recurrence, and its initial memories."""
+    """A feedback recurrence for the sequences of a front: its program, initial memories and statics."""
 
     program: Program
     memories: list[Array]
@@ -69,7 +71,7 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """It, or the reason why Python is needed between two steps."""
+        """Compiles the feedback recurrence, or returns the reason why Python is needed between two steps."""
         feed, rows = writer.feed, len(front.scores)
         reason = refused(writer, choice.symbols, choice.sampler)
         if reason is not None or not isinstance(feed, Feed):
@@ -92,7 +94,11 @@ class Wired:
 
 
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
-    """The reason why Python is needed between two steps, as far as arguments say; None where it is not."""
+    """The reason why the arguments of a generation need Python between two steps; None if they do not.
+
+    symbols: the number of symbols.
+    sampler: the argument of `generate`.
+    """
     if not isinstance(writer.feed, Feed):
         return "feed= is a function"
     if writer.scores is not None:
@@ -107,7 +113,7 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """The programs of all layers, which one plan each runs; or the reason why one is not a step of a net."""
+    """The programs of all layers; if one is not a step of a net that a single plan runs, the reason."""
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:
@@ -132,11 +138,11 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
 def made_for(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
-    """The recurrence that writes symbols; or the reason why there is none."""
+    """The recurrence that writes symbols with this feed and choice; or the reason why there is none."""
     programs = programs_of(parts, writer)
     if isinstance(programs, str):
         return programs
-    if feed.table is not None:  # the caller may change it, and then it is read again
+    if feed.table is not None:  # a copy, as the caller may change the table between calls
         feed = replace(feed, table=feed.table.copy())
     plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
     params = [array for program in programs for array in program.params]
@@ -150,7 +156,7 @@ def made_for(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Whether a program was made with the rows that symbols stand for now."""
+    """Whether a program was made with the rows that the table of the feed has now."""
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
@@ -165,11 +171,15 @@ def write(
     most: int,
     draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
-    """The rows of the symbols after the first ones, and these symbols: at most `most` per row.
+    """Writes symbols in machine code until each row has ended or has `most` more symbols.
 
-    None where a score is not finite, for which the steps one by one raise the error.
+    Returns pairs (rows, symbols) in the order in which they were written; None if a score is not finite,
+    which raises an error where the steps run one by one.
 
-    first: the first symbol of each of these rows. draw: random numbers for rows and steps.
+    first: the first symbol of each of these rows.
+    rows: the indices of the sequences in the front.
+    most: the largest number of symbols of a row after the first.
+    draw: draws random numbers for rows and steps; None if the highest score is chosen.
     """
     bound = wired.program.bound(ENGINE)
     memories = [memory[rows] for memory in wired.memories]
@@ -201,10 +211,12 @@ def write(
 
 
 def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
-    """How many steps of each row the next call runs, and at most, where the one before ran `before`.
+    """The number of steps of each row in the next call, and the largest number of steps of a row.
 
-    left: how many there may be. is_drawn: whether there is a random number for each, also for those behind
-    the end. ends: whether the engine looks itself which rows have ended.
+    left: the number of symbols that each row may still get.
+    before: the largest number of steps of a row in the call before; 0 for the first call.
+    is_drawn: whether each step needs a random number, also after the end of its row.
+    ends: whether the engine itself checks which rows have ended.
     """
     if not ends:
         steps = next_piece(before)
@@ -231,8 +243,14 @@ def call_of(
     still: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
-    """The call for `lengths` steps of each row. random: a number per step; None if nothing is drawn."""
-    if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
+    """The call that runs `lengths` steps of each row.
+
+    random: a random number per step; None if nothing is drawn.
+    initial: the memories before these steps.
+    still: the statics.
+    until: the condition by which rows end; None if the engine does not check it.
+    """
+    if random is None and until is not None:  # nothing reads the inputs: one number stands for all
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
         return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, still, until=until)
     positions = Positions.end_to_end(offsets_of(lengths))

@@ -35,12 +35,12 @@ class Bidirectional(Combination):
 
     Args:
         forward: An `RNN`, a `Stack`, or a nested layer whose recurrences all run forward.
-        backward: The same, all made with reverse=True.
+        backward: A layer of these kinds whose recurrences all run backward (reverse=True).
         merge: How the outputs are merged at every step: "concat" (features side by side), "sum", "average",
             "product", or None for the pair (forward, backward).
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For a direction that runs the other way, and for another `merge`.
@@ -73,10 +73,10 @@ class Bidirectional(Combination):
                     )
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Raises `InputError`: a stream has no last step to begin at."""
+        """Raises `InputError`: a stream has no last step, at which the backward direction would begin."""
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
-    # ---- how the parts are joined
+    # ---- parts
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -84,11 +84,11 @@ class Bidirectional(Combination):
         return "the forward direction", "the backward direction"
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """The same with other directions."""
+        """A copy with other directions, and with the report of a quantization."""
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each direction; raises `InputError` unless there is one for each."""
+        """Splits {"forward": ..., "backward": ...} into two entries; raises `InputError` for other values."""
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -102,15 +102,15 @@ class Bidirectional(Combination):
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next part, given the outputs of the parts before it."""
+        """The sequences of the call, over which both directions run."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a part is one of the whole."""
+        """True: the last outputs of both directions are merged."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The merged outputs of both directions; raises `InputError` if these end at different steps."""
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -132,7 +132,7 @@ class Stack(Combination):
         layers: A list of `RNN`s, `Bidirectional`s and `Stack`s, the bottom one first.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For no layers, and for what is no layer.
@@ -163,9 +163,15 @@ class Stack(Combination):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
-        return streamed(self)
+        from stepnet.model.streams.layers import Layers  # late: few processes have streams
 
-    # ---- how the parts are joined
+        parts: list[StreamedRecurrence | Layers] = []
+        for name, part in zip(self.part_names, self.layers, strict=True):
+            with named(name):
+                parts.append(part.stepped(engine))
+        return Layers(self.by_part, tuple(parts))
+
+    # ---- parts
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -173,11 +179,11 @@ class Stack(Combination):
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """A stack of other layers."""
+        """A stack of other layers, with the report of a quantization."""
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each layer; raises `InputError` unless it is a tuple with one entry per layer."""
+        """Splits a tuple into one entry per layer; raises `InputError` for another number of entries."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count
@@ -196,39 +202,27 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a layer is the last output of the whole."""
+        """Whether a layer is the top one, whose last output is that of the stack."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The output of the top layer."""
         return outputs[-1]
 
 
 DIRECTIONS = ("forward", "backward")
 
 
-def streamed(layer: Layer) -> "StreamedRecurrence | Layers":
-    """What a stream runs of a layer; raises `InputError` for one that begins at the last step."""
-    from stepnet.model.streams.layers import Layers, StreamedRecurrence
-
-    if isinstance(layer, RNN):
-        return layer.stepped("auto")
-    if isinstance(layer, Bidirectional):
-        raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
-    parts: list[StreamedRecurrence | Layers] = []
-    for place, part in enumerate(layer.layers):
-        with named(f"layer {place}"):
-            parts.append(streamed(part))
-    return Layers(layer.by_part, tuple(parts))
-
-
 def is_zeros(value: Any) -> bool:
-    """Whether a value is "zeros": memories that begin at zeros."""
+    """Whether a value is the text "zeros", which stands for memories that begin at zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
+    """Every recurrence of a layer, in the order they run; raises `InputError` for other values.
+
+    what: the name of the layer in messages.
+    """
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Combined):

@@ -33,8 +33,8 @@ Until = Callable[[Any, Any], Any]
 MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
-"""The first and the largest number of steps of each sequence between checks for ended sequences, for an
-engine that does not check itself.
+"""The first and the largest number of steps of each sequence between two checks for ended sequences, for
+engines that do not check by themselves.
 """
 
 
@@ -45,9 +45,7 @@ def next_piece(before: int) -> int:
 
 
 class Controls(TypedDict, total=False):
-    """The arguments of a call that control its steps, the same for all parts of a layer. See
-    `RNN.__call__`.
-    """
+    """The arguments of a call that control its steps, as `RNN.__call__` documents them."""
 
     mask: Any
     masked: str
@@ -57,7 +55,11 @@ class Controls(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Control:
-    """The wrappers of a step: the output of masked steps (None without a mask), and when a sequence ends."""
+    """The control of a step; it is false where the step runs as it is.
+
+    masked: the output at masked steps, "repeat" or "zero"; None without a mask.
+    until: the condition that ends a sequence; None for no early end.
+    """
 
     masked: str | None = None
     until: Until | None = None
@@ -66,7 +68,7 @@ class Control:
         return self.masked is not None or self.until is not None
 
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
-        """The trace of the wrapped step, from the step and its own trace."""
+        """The trace of a step that is wrapped for this control, given the step and its own trace."""
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
         own = len(leaves(memory))
         precision = traced.precision
@@ -85,14 +87,16 @@ class Control:
         return replace(traced, precision=precision)
 
 
-# ---- steps made of steps -----------------------------------------------------------------------------------
+# ---- wrapped steps -----------------------------------------------------------------------------------------
 
 
 def maskable(step: Step, shown: Any, repeats: bool) -> Step:
     """A step with inputs {"x", "mask"} that keeps its memory where the mask is False.
 
-    Its output there is that of the step before (zeros before the first step), or always zeros. shown: the
-    `Spec`s of the output.
+    The output at a masked step is zeros or, with `repeats`, the output of the step before (zeros before the
+    first step).
+
+    shown: the `Spec`s of the output.
     """
 
     @wraps(step)
@@ -109,7 +113,7 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
 def ending(step: Step, until: Until) -> Step:
     """A step that keeps its memory after the first step at which `until` holds.
 
-    Behind that is the memory "done", whether the sequence has ended.
+    The wrapper adds a last memory "done", which tells whether the sequence has ended.
     """
 
     @wraps(step)
@@ -131,9 +135,9 @@ def ending(step: Step, until: Until) -> Step:
 
 
 def counting(step: Step, done: int) -> Step:
-    """A step that counts in a memory "taken" how many steps, masked ones too, a sequence took until it ended.
+    """A step that counts the steps of a sequence up to its end, masked steps included, in a memory "taken".
 
-    done: the place of the memory that says whether it has.
+    done: the position of the memory "done" among all memories of the step.
     """
 
     @wraps(step)
@@ -146,12 +150,15 @@ def counting(step: Step, done: int) -> Step:
 
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
-    """The values of a step with one entry per row, including constants and parameters."""
+    """The values of a structure with one entry per row; constants and parameters are repeated."""
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
 def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
-    """The first structure of values in rows where the condition holds, and the second in the others."""
+    """A structure of values chosen row by row: `when_true` where the condition holds, else `when_false`.
+
+    shown: the `Spec`s of the values; needed where `when_false` has no row axis.
+    """
     ranks = [
         len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
         for spec in leaves(when_false if shown is None else shown)
@@ -164,7 +171,7 @@ def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """The `Spec`s of the output of a step."""
+    """The `Spec`s of the output of a step; raises `InputError` for an output that is a sequence."""
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):
@@ -172,11 +179,14 @@ def output_specs(traced: TracedStep) -> Any:
     return rebuild(traced.output, [Spec(type_.shape, type_.dtype) for type_ in types])
 
 
-# ---- masks as they come ------------------------------------------------------------------------------------
+# ---- the argument `mask` -----------------------------------------------------------------------------------
 
 
 def mask_array(mask: Any, like: Any) -> Array:
-    """A mask as one flat array of bools, in the form of the inputs: a Ragged, or (batch, time)."""
+    """The argument `mask` as one flat array of bools; raises `InputError` unless it fits the inputs.
+
+    like: the form of the inputs: a Ragged, or (batch, time).
+    """
     if isinstance(like, Ragged) != isinstance(mask, Ragged):
         wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
         raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
@@ -194,7 +204,7 @@ def mask_array(mask: Any, like: Any) -> Array:
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
-    """Raises `InputError`, naming the first sequence, where a mask has other lengths than the inputs."""
+    """Raises `InputError` unless a mask has the lengths of the inputs, naming the first that differs."""
     if mask.levels != 1 or len(mask) != len(like):
         raise InputError(f"mask is {mask}, and the inputs are {like}")
     differ = np.flatnonzero(mask.lengths != like.lengths)
@@ -206,17 +216,17 @@ def check_lengths(mask: Ragged, like: Ragged) -> None:
         )
 
 
-# ---- running until the end ---------------------------------------------------------------------------------
+# ---- early ends --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PieceResults:
-    """Some steps of each sequence, with their outputs end to end.
+    """The outputs of some steps of each sequence.
 
-    rows: the sequences.
-    taken: the number of steps before these.
-    lengths: the number of these steps.
-    outputs: their outputs.
+    rows: the indices of the sequences.
+    taken: the number of steps of each sequence before these.
+    lengths: the number of these steps of each sequence.
+    outputs: the outputs of these steps, end to end.
     """
 
     rows: Array
@@ -226,11 +236,14 @@ class PieceResults:
 
 
 def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Results]:
-    """The lengths of sequences that end early, and the results, with the outputs end to end.
+    """Runs sequences up to their early ends; returns their lengths, and the results with outputs end to end.
 
-    net: of a step made by `ending` and `counting`, which `run` runs. ended: the place of its memory "done";
-    "taken" is the last one. An engine that does not look itself which sequences have ended runs some steps of
-    all at a time; those that have ended are then left out.
+    An engine that checks for ended sequences itself gets one call. Other engines get one call after another,
+    each of some steps of the sequences that have not ended.
+
+    run: the kernel of `net`.
+    net: the net of a step that is wrapped by `ending` and `counting`.
+    ended: the position of the memory "done"; "taken" is the last memory.
     """
     if run.ends_early:
         results = run(replace(call, until=EarlyEnds(ended, beyond=not reads_tables(net))))
@@ -260,7 +273,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step indexes a parameter: after the end of a sequence its indices may be out of bounds."""
+    """Whether a step indexes a parameter, by indices that may be out of bounds after a sequence's end."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 
@@ -273,7 +286,15 @@ def some_steps(
     lengths: Array,
     memories: Sequence[Array | None],
 ) -> Call:
-    """The call of the next steps of some sequences. types: of the net's inputs."""
+    """The call that runs the next steps of some sequences.
+
+    call: the call of all steps.
+    types: the types of the net's inputs, by kind.
+    rows: the indices of the sequences.
+    taken: the number of steps that each of them has taken.
+    lengths: the number of steps to run of each.
+    memories: the memories before these steps.
+    """
     where = call.positions
     ahead = where.lengths[rows] - taken - lengths if reverse else taken
     places, inner = within_steps(where.places(rows, ahead, lengths), where.inner)
@@ -289,7 +310,7 @@ def some_steps(
 
 
 def put_together(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
-    """The outputs of all pieces, sequence after sequence; with `last_only` only the last steps."""
+    """The outputs of all pieces, sequence after sequence; with `last_only`, only the last output of each."""
     offsets = offsets_of(lengths)
     outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
     for piece in pieces:

@@ -1,6 +1,6 @@
-"""`vjp`: results of layers and models, and what takes the cotangents of these to gradients.
+"""`vjp`: runs layers and models, and computes gradients from the cotangents of their results.
 
-How the gradient is run says what is saved in between: `gradient_runs.py`.
+The values that are saved in between depend on the way the gradient is run (`gradient_runs.py`).
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def vjp(model: Model) -> "Vjp":
 
 
 class Vjp:
-    """See `vjp`."""
+    """A function that runs a model, as `vjp` returns it. It caches the programs of the model's gradients."""
 
     def __init__(self, source: GradientSource) -> None:
         self.source, self.programs = source, GradientPrograms()
@@ -92,18 +92,19 @@ class Vjp:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> "tuple[Any, Backward]":
-        """(outputs, final memories), and the function from their cotangents to `Gradients`. Of a graph
-        outputs alone.
+        """Runs the model; returns its results, and a function from their cotangents to `Gradients`.
 
-        params: other parameters than the model's own, in their structure. wrt: what gradients are wanted of,
-        some of "params", "inputs", "initial" and "statics"; all by default. A graph has no "initial". All
-        others are as in a call of the model.
+        The results are (outputs, final memories); of a graph, the outputs alone. The arguments are not
+        copied: the backward pass reads them again, so they must not change before it.
 
-        The arguments are not copied: the backward pass reads them again, so they must not change before it.
+        params: parameters in place of the model's own, in the same structure.
+        wrt: the arguments to differentiate: some of "params", "inputs", "initial" and "statics"; all by
+            default. A graph has no "initial".
+        checkpoint: the values that are saved for the gradients. None saves all values that the backward pass
+            reads, of every step. A number k saves the memories before every k-th step, and recomputes the
+            steps in between. "sqrt" is the square root of the largest length, about the k of least memory.
 
-        checkpoint: what is kept for the gradients. None keeps what they read of every step. A number k keeps
-        the memories ahead of every k steps, and computes those k steps again when their gradients are made;
-        "sqrt" is the root of the most steps, about the k of least memory.
+        The other arguments are those of a call of the model.
 
         >>> import stepnet as sn
         >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
@@ -132,7 +133,7 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> GradientExplanation:
-        """The facts that `explain` writes, and the schedules of both halves."""
+        """The facts that `explain` prints, with the schedules of both halves; takes the same arguments."""
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
@@ -154,10 +155,14 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> str:
-        """What is saved, what both halves do and hold, and their plans, as text.
+        """The saved values, the costs and memory of the forward and the backward pass, and their plans, as
+        text.
 
-        wrt, checkpoint, engine: those of a call. rows, steps: for a batch of so many sequences of so many
-        steps the flops and the memory too. Raises `InputError` before the inputs are known.
+        wrt, checkpoint, engine: as for a call.
+        rows, steps: the numbers of sequences and of their steps in a batch whose flops and memory are added;
+            give both or neither.
+
+        Raises `InputError` before the inputs are known.
 
         >>> import stepnet as sn
         >>> rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
@@ -179,7 +184,16 @@ class Vjp:
 
 @dataclass(frozen=True)
 class Backward:
-    """What takes the cotangents of one run's results to its gradients, as often as it is called."""
+    """A function from the cotangents of one run's results to its gradients; it can be called several times.
+
+    arguments: the checked arguments of the run.
+    kinds: the arguments to differentiate.
+    places: the positions of these among the inputs of the net.
+    run: the way the gradient is run.
+    engine: the engines in order of preference.
+    made: the results of the net.
+    saved: the values that were saved for the backward pass.
+    """
 
     arguments: CallArguments
     kinds: tuple[str, ...]
@@ -191,20 +205,21 @@ class Backward:
 
     @property
     def results(self) -> Any:
-        """What the run gives: the outputs and the last memories, or the outputs alone."""
+        """The results of the run: the outputs and the final memories, or for a graph the outputs alone."""
         return self.both if self.arguments.gives_final else self.both[0]
 
     @property
     def both(self) -> tuple[Any, Any]:
-        """The outputs and the last memories of the run."""
+        """The outputs and the final memories of the run, in the structures of the caller."""
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
         outputs = list(map(self.arguments.batch.like_input, self.made, levels))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
-        """The gradients for cotangents of the outputs and of the last memories, in their structures.
+        """The gradients for cotangents of the outputs and of the final memories, in the structures of these.
 
-        None, for all of them or for one, is zeros. Raises `InputError` for cotangents of another shape.
+        None stands for zeros, for all cotangents or for a single one. Raises `InputError` for cotangents of
+        another shape.
         """
         if final is not None and not self.arguments.gives_final:
             raise InputError("a graph gives no last memories: only its outputs have cotangents")
@@ -227,7 +242,12 @@ class Backward:
 
 
 def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
-    """The cotangents of results, each as its flat values are; None for one that is not given."""
+    """The cotangents of results as arrays, checked against the results; None for those that are not given.
+
+    what: the name of the results in messages.
+    value: the cotangents, in the structure of the results.
+    like: the results.
+    """
     expected = list(named_leaves(like))
     if value is None:
         return [None] * len(expected)
@@ -255,5 +275,5 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
 
 
 def shape_text(value: Any) -> str:
-    """A Ragged, or the shape of an array."""
+    """The shape of an array, or the description of a Ragged, for messages."""
     return str(value) if isinstance(value, Ragged) else str(list(value.shape))

@@ -1,4 +1,4 @@
-"""Numbers of the steps of sequences, and sums up to each step, as values of a model."""
+"""Values of a model that count steps: lengths, step indices and running totals."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """The number of steps of each sequence, int64. x: any value of each step."""
+    """The number of steps of each sequence, int64; `x` is any value per step."""
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 
 
 def index_of(x: Traced) -> Any:
-    """The number of each step, from 0, int64. x: any value of each step."""
+    """The index of each step in its sequence, from 0, int64; `x` is any value per step."""
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
         return index, memory
@@ -26,7 +26,11 @@ def index_of(x: Traced) -> Any:
 
 
 def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> Any:
-    """The sum of each step and all before it, or all behind it. exclusive: without the step's own number."""
+    """The sum of `x` over each step and all steps before it.
+
+    reverse: whether to sum over each step and all later steps.
+    exclusive: whether to leave out the step itself.
+    """
 
     def step(x: Any, total: Any, params: Any) -> tuple[Any, Any]:
         return (total if exclusive else total + x), total + x

@@ -34,7 +34,7 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared(Model):
-    """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
+    """A recurrence as declared, with its programs. `RNN` adds the ways to run it, and has the arguments.
 
     precision: the precision that `quantize` chose; else None.
     """
@@ -72,7 +72,7 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """The same recurrence of another step, traced anew."""
+        """A copy of the recurrence with another step, which is traced anew."""
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made
@@ -99,7 +99,7 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        """The checked arguments of a call, with their programs; raises `InputError` if they do not fit."""
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
@@ -111,7 +111,7 @@ class Declared(Model):
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """The program of the step with its control."""
+        """The program of the step under a control, made at first use."""
         if not control:
             return program
         if control.masked not in program.controlled:
@@ -120,7 +120,7 @@ class Declared(Model):
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """The program for such inputs and statics; kept by dtypes, features and levels."""
+        """The program for a batch and its statics, looked up by dtypes, features and levels."""
 
         def made() -> StepProgram:
             check_inputs(self.inputs, batch.specs)
@@ -129,7 +129,7 @@ class Declared(Model):
         return self.programs.for_arrays((*batch.key, *statics.key), made)
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
-        """The step traced for such inputs and statics."""
+        """The step as traced for inputs and statics of these `Spec`s; a latest program stays the latest."""
         latest = self.programs.latest
         check_inputs(self.inputs, inputs)
         program = self.program_of(inputs, statics)
@@ -154,14 +154,14 @@ class Declared(Model):
 
 
 def check_masked(masked: Any) -> None:
-    """Raises `InputError` unless `masked` is one of the known answers."""
+    """Raises `InputError` unless `masked` is "repeat" or "zero"."""
     choice(masked, MASKED_IS, MASKED)
 
 
 def parameter(value: Any) -> Any:
-    """A copy of a parameter as an array; raises `InputError` for a value that is not an array.
+    """A read-only copy of a parameter as an array; raises `InputError` for a value that is not an array.
 
-    In a step it may be a parameter of that step, which is returned unchanged.
+    Inside a step, a parameter of that step is returned unchanged.
     """
     if isinstance(value, Traced) and value.is_constant:
         return value
@@ -171,7 +171,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Copies of new parameters; raises `InputError` unless structure, shapes and dtypes stay."""
+    """Copies of new parameters; raises `InputError` if structure, shapes or dtypes differ from `before`."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(

@@ -1,5 +1,5 @@
-"""The writer of sequences: a recurrence, a function from symbols to inputs, and one from outputs to
-scores.
+"""The parts of generation: a recurrence with a function from symbols to inputs and one from outputs to
+scores, and the sequences that are being generated.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Front:
-    """Where sequences stand between two calls: the scores of their next symbols, their memory and statics.
+    """The state of generated sequences between two calls.
 
+    scores: the scores of their next symbols, [rows, symbols].
+    state: their memories.
+    statics: their statics.
     begun: the number of steps of each sequence that were run.
     """
 
@@ -36,16 +39,16 @@ class Front:
 
 
 def taken(structure: Any, rows: Array) -> Any:
-    """These rows of the arrays and Raggeds in a structure."""
+    """A structure with these rows of each array and Ragged."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
 class Live:
-    """Sequences that are being written: a stream, and the rows of it that they are.
+    """Sequences that are being generated, as rows of a stream.
 
-    Rows of sequences that have ended stay in the stream until half of its rows have ended.
+    The rows of ended sequences stay in the stream until at most half of its rows are left.
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
@@ -56,25 +59,28 @@ class Live:
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
-        """The sequences that are left, by their indices among the present ones."""
+        """Drops ended sequences; returns a smaller stream once at most half of the rows remain.
+
+        left: the indices of the remaining sequences among the present ones.
+        """
         if 2 * len(left) <= len(self.symbols):
             return self.anew(left)
         self.places = self.places[left]
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """A new stream of these sequences, by their indices among the present ones. Indices may repeat."""
+        """A new stream of these sequences, by their indices among the present ones; an index may repeat."""
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Moves memories: each sequence goes on from the present one with this index. Statics stay."""
+        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay."""
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:
-        """The output after one more symbol of each sequence."""
+        """Feeds one symbol to each sequence; returns the outputs."""
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
@@ -83,7 +89,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Writer:
-    """A recurrence, with the functions from symbols to inputs and from outputs to scores."""
+    """A recurrence for generation, with functions from symbols to inputs and from outputs to scores."""
 
     layer: RNN | Stack
     feed: Feed | Callable[[Array], Any]
@@ -92,7 +98,7 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """The writer for a recurrence; raises `InputError` for one that does not run forward."""
+        """The writer for a recurrence; raises `InputError` for one that runs in reverse or has `until`."""
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -104,7 +110,10 @@ class Writer:
         return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
-        """The front after the start of each sequence."""
+        """Runs the start of each sequence; returns the front after it.
+
+        stops: the stop symbols; raises `InputError` for one that has no score.
+        """
         said = said_so_far(start)
         sequences = self.inputs(said)
         outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
@@ -115,20 +124,18 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """The input sequences for sequences of symbols."""
+        """The input sequences of the recurrence for a Ragged of symbols."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output; raises `InputError` where a row has no highest score."""
+        """The scores [rows, symbols] of an output; raises `InputError` for a row without a finite maximum."""
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output, not checked for NaN; raises `InputError` for another
-        shape.
-        """
+        """The scores [rows, symbols] of an output, NaN included; raises `InputError` for another shape."""
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (
@@ -145,14 +152,17 @@ class Writer:
 
 
 def check_highest(scores: Array, highest: Array) -> None:
-    """Raises `InputError` for rows of scores whose highest is not finite."""
+    """Raises `InputError` unless the highest score of each row is finite.
+
+    highest: for each row the highest score, or another value that is finite exactly where that is.
+    """
     if not np.isfinite(highest).all():
         row = np.isfinite(highest).argmin()
         raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
 
 
 def said_so_far(start: Any) -> Ragged:
-    """The start of each sequence as a Ragged of symbols, none of them empty."""
+    """The argument `start` as a Ragged of symbols; raises `InputError` for an empty start or other values."""
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
@@ -179,20 +189,23 @@ def said_so_far(start: Any) -> Ragged:
 
 
 def checked_most(max_steps: Any) -> int:
-    """The largest number of steps; raises `InputError` where it is missing."""
+    """The argument `max_steps`; raises `InputError` if it is missing."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
     return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
 
 
 def checked_stops(stop: Any) -> Array:
-    """The symbols that end a sequence."""
+    """The argument `stop` as an array of symbols."""
     given = () if stop is None else stop
     return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """The symbols from a sampler as int64; raises `InputError` for other results."""
+    """The symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
+
+    shape: the shape of the scores, (rows, symbols).
+    """
     array = array_of(symbols, "what the sampler gave")
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InputError(

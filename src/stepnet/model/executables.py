@@ -24,13 +24,15 @@ Array = np.ndarray
 Form = tuple[Any, ...]
 Kind = TypeVar("Kind")
 MOST_BYTES = 128 * 2**20
-"""The most bytes of the workspaces of all executables that are kept."""
+"""The largest number of bytes that the workspaces of all kept executables hold."""
 MOST_FORMS = 64
-"""The most forms of a program for which there are executables."""
+"""The largest number of forms of a program for which executables are kept."""
 MOST_COUNTED = 8
-"""The most forms of a program whose calls are counted. Their keys hold the positions of the sequences."""
+"""The largest number of forms of a program whose calls are counted. Their keys hold the positions of
+sequences.
+"""
 RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedDict()
-"""The forms of all programs, the latest last: their cache, and the bytes of an executable."""
+"""The forms of all programs, the latest last: for each, its cache and the bytes of its executable."""
 
 
 class Executables(Generic[Kind]):
@@ -59,7 +61,7 @@ class Executables(Generic[Kind]):
             return None
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form, and returns whether it is the one to be prepared, the `calls`th."""
+        """Counts a call of a form; returns whether it is the `calls`-th, which is to be prepared."""
         if form in self.idle:
             return False
         count = self.counts.pop(form, 0) + 1
@@ -70,7 +72,7 @@ class Executables(Generic[Kind]):
         return True
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Keeps a new executable that holds `size` bytes, and evicts the oldest forms of all programs beyond
+        """Keeps a new executable of `size` bytes, and evicts the oldest ones of the process beyond
         `MOST_BYTES`.
         """
         if (idle := self.idle.get(form)) is not None:
@@ -100,7 +102,7 @@ def evict_oldest() -> None:
 
 
 def bytes_of(form: Form) -> int:
-    """The bytes of the positions that a form consists of."""
+    """The number of bytes of the positions in a form, nested tuples included."""
     total = 0
     for part in cast("tuple[object, ...]", form):
         if isinstance(part, bytes):
@@ -111,7 +113,7 @@ def bytes_of(form: Form) -> int:
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Adds an entry, and removes the oldest ones beyond `most`."""
+    """Adds an entry to a cache, and removes the oldest entries beyond `most`."""
     entries[form] = value
     while len(entries) > most:
         entries.popitem(last=False)
@@ -119,14 +121,14 @@ def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: in
 
 @dataclass(frozen=True)
 class Rebindable:
-    """A prepared call, and its kernel, whose parameters are replaced before each call."""
+    """A prepared call, and its kernel, whose parameters are replaced before each run."""
 
     bound: Bound
     frozen: FrozenCall
 
 
 class Runs(Executables[Rebindable]):
-    """Runs a kernel with parameters that may be others at every call, as in training.
+    """Runs a kernel whose parameters may change at every call, as in training.
 
     A call packs its parameters into the memory of an executable, and sets the addresses of its arrays.
     """
@@ -136,7 +138,7 @@ class Runs(Executables[Rebindable]):
         self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call with these parameters."""
+        """Runs a call with these parameters, by a prepared executable of its form if one is free."""
         form = form_of(call)
         if form is None:
             return self.once(parameters, call)
@@ -151,14 +153,14 @@ class Runs(Executables[Rebindable]):
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call of which nothing is kept."""
+        """Runs a call without preparing it or keeping anything of it."""
         bound = self.kernel.bind(parameters)
         results = bound(call)
         bound.release()
         return results
 
     def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
-        """The results of a call that is prepared for later calls of its form, where it can be."""
+        """Runs a call, and prepares later calls of its form if the engine can; returns the results."""
         bound = self.kernel.bind(parameters)
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):
@@ -170,7 +172,7 @@ class Runs(Executables[Rebindable]):
 
 
 def form_of(call: Call) -> Form | None:
-    """The form of a call; None for a call that is not prepared."""
+    """The form of a call; None for a call that is never prepared."""
     positions = call.positions
     if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
         return None

@@ -28,14 +28,14 @@ from stepnet.model.samplers import Sampling
 Array = np.ndarray
 
 OWN = {"symbol": "int64", "step": "int64", "ended": "bool", "unclear": "bool"}
-"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the
-sequence has ended, and whether it ended because no score was the highest.
+"""The memories after those of the layers, with their dtypes: the symbol that is fed next, the number of
+steps, whether the sequence has ended, and whether it ended because no score was the highest.
 """
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a symbol is chosen, and which symbols end a sequence.
+    """The rule by which symbols are chosen from scores, and the symbols that end a sequence.
 
     symbols: the number of symbols.
     stops: the symbols that end a sequence.
@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the sequence that a call runs over: random numbers, or nothing that is read."""
+        """The dtype of the sequence that a call runs over: random numbers, or bools that nothing reads."""
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
@@ -63,20 +63,23 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """Whether each symbol ends its sequence: a parameter, as other stops need no other machine code."""
+        """A bool per symbol: whether it ends a sequence. It is a parameter, so no code depends on it."""
         return np.isin(np.arange(self.symbols), self.stops)
 
 
 def feedback(
     plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice, known: Mapping[int, Array]
 ) -> Program:
-    """The recurrence that writes symbols.
-
-    plans: of each layer, with one input and one output. params: their parameters, layer after layer. known:
-    for values of the first plan's net their rows for all symbols.
+    """The program of a recurrence that writes symbols: each step feeds the symbol that the step before chose.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
-    Its memories are those of the layers, and `OWN`; its statics those of the layers.
+    Its memories are those of the layers and then `OWN`, its statics those of the layers.
+
+    plans: the plan of each layer, with exactly one input and one output.
+    params: the parameters of all layers, layer after layer.
+    feed: the function from symbols to inputs.
+    choice: the function from scores to symbols.
+    known: for some values of the first plan's net, by number, their rows for all symbols.
     """
     builder = Builder()
     tables = [("by symbol", table) for table in known.values()]
@@ -104,7 +107,13 @@ def feedback(
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of the body, by kind; those of each layer apart, and `own` for `OWN`."""
+    """The inputs of the body of a feedback recurrence, by kind.
+
+    random: the random number of each row.
+    memories, statics, parameters: the inputs of each layer, in one list per layer.
+    own: the memories in `OWN`.
+    tables: the tables by symbol, the table of the feed, and the stop symbols.
+    """
 
     random: Traced
     memories: list[list[Traced]]
@@ -117,7 +126,11 @@ class Inputs:
     def of(
         cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
     ) -> "Inputs":
-        """New inputs of a body. tables: with their names. random: the dtype of the sequence."""
+        """Adds the inputs to a body.
+
+        tables: the names and arrays of the tables.
+        random: the dtype of the sequence.
+        """
 
         def new(type_: Type, name: str) -> Traced:
             return Traced(builder, builder.input(type_, name))
@@ -141,7 +154,7 @@ class Inputs:
 
     @property
     def order(self) -> list[Traced]:
-        """All of them in the order of a recurrence's operands."""
+        """All inputs in the order of a recurrence's operands: sequence, memories, statics, parameters."""
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]
         return [self.random, *layers[0], *self.own, *layers[1], *constants, *self.tables]

@@ -1,4 +1,4 @@
-"""How symbols become the inputs of a step: rows of a table, one-hot vectors, or the symbols themselves."""
+"""Conversions from symbols to the inputs of a step: rows of a table, one-hot vectors, or plain numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +22,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Feed:
-    """The inputs of symbols.
+    """A conversion from symbols to inputs.
 
-    size: how many symbols can be fed; None for any. table: the rows that they stand for, if there is one;
-    else they are one-hot vectors of a dtype, or, where `size` is None, integers of it.
+    size: the number of symbols that can be fed; None for any.
+    dtype: the dtype of the inputs.
+    table: the input of each symbol, [size, features...]. Without it inputs are one-hot vectors or, where
+        `size` is None, the symbols as numbers.
     """
 
     size: int | None
@@ -34,32 +36,39 @@ class Feed:
 
     @property
     def spec(self) -> Spec:
-        """The features and dtype of an input."""
+        """The `Spec` of an input of the step."""
         if self.table is not None:
             return Spec(self.table.shape[1:], self.dtype)
         return Spec(() if self.size is None else self.size, self.dtype)
 
     @property
     def tables(self) -> list[Array]:
-        """The table, if there is one."""
+        """The table in a list; an empty list without a table."""
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
-        """The inputs [rows, features...] for symbols [rows]."""
+        """The inputs [rows, features...] for symbols [rows]; raises `InputError` for symbols out of range."""
         if self.size is None:
             return symbols.astype(self.dtype)
         within(symbols, self.size)
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
     def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
-        """The same for a value of a step."""
+        """The inputs for a symbol per row, as values of the step that is being traced.
+
+        table: the table as a value of the net; None without a table.
+        """
         if table is not None:
             return apply("gather", table, symbol)
         return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)
 
 
 def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
-    """What makes inputs of symbols; a function is the caller's own."""
+    """The function from symbols to inputs that the argument `feed` stands for.
+
+    A function is returned as it is, and a table becomes a `Feed`. Without either the `Feed` follows from the
+    declared inputs of the first recurrence; raises `InputError` if it has none.
+    """
     if callable(feed):
         return cast("Callable[[Array], Any]", feed)
     if feed is not None:
@@ -84,7 +93,7 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """The symbols; raises `InputError` for one that is not below `count`."""
+    """Returns the symbols unchanged; raises `InputError` unless all are below `count`."""
     beyond = symbols[symbols >= count]
     if len(beyond):
         raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")

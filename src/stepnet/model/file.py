@@ -1,4 +1,4 @@
-"""One function from a model file to a model: the whole of what the file computes, or a refusal by name.
+"""Reads a model file as a model: everything that the file computes, or a refusal that names the rest.
 
 .onnx, a program of Paddle           the whole graph
 .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
@@ -83,9 +83,10 @@ def load(
 def read_model(
     path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
 ) -> FileModel:
-    """The model in a file, with the names of what it lacks; see `load`.
+    """Reads the model in a file, with the names of everything that the model lacks.
 
-    choice: what the user states about recurrent layers. To choose modules implies `recurrent_only`.
+    choice: the user's statements about recurrent layers. Choosing modules implies `recurrent_only`.
+    recurrent_only: whether to read only the recurrent layers, as in `load`.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
     if recurrent_only or stated.module is not None or stated.order:
@@ -143,7 +144,7 @@ def is_paddle_program(file: Path) -> bool:
 
 @dataclass(frozen=True)
 class LastOutput:
-    """A model function: the last output of layers, for each sequence."""
+    """A model function that returns the last output of layers for each sequence."""
 
     layer: Layer
 
@@ -152,12 +153,12 @@ class LastOutput:
         return "last_output"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The output at the end of each direction."""
+        """The last output of the layers, at the end of each direction."""
         return self.layer(x, last_only=True)[0]
 
 
 def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
-    """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
+    """Reads a file that specifies nothing but recurrent layers; raises `LayoutError` for other files."""
     model = read(file, choice.layout, choice.layouts)
     if not model.unread(choice.drop) and model.modules:
         check_sizes(model, choice.sizes)
@@ -218,7 +219,7 @@ def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
 
 
 def unexpressed(module: Module) -> list[str]:
-    """Facts about the use of a module that the layers of `layer_of` do not express."""
+    """Facts about the use of a module in its model that its layers alone do not express."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     if module.flipped:
         facts.append("it returns its outputs last step first")
@@ -228,7 +229,7 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Modules as layers, each of which takes the outputs of the one before it."""
+    """The layers of modules, of which each takes the outputs of the one before it."""
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
@@ -238,7 +239,7 @@ def layer_of(modules: Sequence[Module]) -> Layer:
 
 
 def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
-    """The recurrent layers of a file, and the names of everything that was left out."""
+    """Reads the recurrent layers of a file, with the names of everything that is left out."""
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)
     check_agrees(model, selected)
@@ -255,7 +256,7 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
 
 
 def left_notes(module: Module) -> list[str]:
-    """Notes on what a module does in its model and layers alone do not do."""
+    """Notes on the use of a module in its model that its layers alone do not express."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     facts += notes_on_infinities(module)
     if module.flipped:

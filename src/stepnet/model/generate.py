@@ -1,4 +1,4 @@
-"""Sequences written by a recurrence: each output becomes the next input, until a stop symbol or a limit.
+"""Generation of sequences: each output becomes the next input, up to a stop symbol or a limit.
 
 A recurrence over symbols gives a score for each symbol that may come next. `generate` takes one of them, and
 `beam_search` (in `beams`) keeps the best few sequences. Symbols are whole numbers from 0. `feed` turns
@@ -24,7 +24,7 @@ from stepnet.ragged.offsets import offsets_of
 Array = np.ndarray
 Sampler = Callable[[Array, Array], Any]
 Written = list[tuple[Array, Array]]
-"""The rows of symbols and these symbols, in the order in which they were written."""
+"""Generated symbols in the order in which they were chosen, as pairs (rows, symbols)."""
 
 
 def generate(
@@ -107,18 +107,22 @@ def generate(
 
 @dataclass(frozen=True)
 class Chooser:
-    """How a symbol is chosen from scores. draw: random numbers for rows and steps."""
+    """A choice of symbols by their scores.
+
+    sampler: the caller's sampler; None for the symbol with the highest score.
+    draw: a function from rows and steps to random numbers.
+    """
 
     sampler: Sampler | None
     draw: Callable[[Array, Array], Array]
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """`draw`; None where no number is read."""
+        """The function `draw`; None where no random number is read."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
-        """The symbols of rows at a step."""
+        """The symbols that are chosen for these rows at a step, from their scores [rows, symbols]."""
         if self.sampler is None:
             return scores.argmax(axis=-1)
         random = self.draw(rows, np.full(len(rows), step))
@@ -128,8 +132,14 @@ class Chooser:
 def in_machine_code(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written | None:
-    """At most `most` symbols behind the first ones, of these rows; None where it takes steps one by one."""
-    # What makes the net of a step with its feedback: few processes generate anything.
+    """Generates symbols after the first ones in machine code; returns None if the steps must run one by one.
+
+    stops: the symbols that end a sequence.
+    most: the largest number of symbols of a sequence after the first.
+    symbols: the first symbol of each row.
+    rows: the indices in the front of the sequences that continue.
+    """
+    # Imported late, as few processes generate anything: the net of a step with its feedback.
     from stepnet.model.compiled_generation import Wired, write
     from stepnet.model.feedback import Choice
 
@@ -143,7 +153,13 @@ def in_machine_code(
 def stepped(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written:
-    """The same step by step: with Python between two steps."""
+    """Generates symbols after the first ones step by step, with Python between two steps.
+
+    stops: the symbols that end a sequence.
+    most: the largest number of symbols of a sequence after the first.
+    symbols: the first symbol of each row.
+    rows: the indices in the front of the sequences that continue.
+    """
     written, live = Written(), Live(writer, front, rows)
     for step in range(1, most + 1):
         scores = writer.scored(live.step(symbols), len(rows))

@@ -1,6 +1,6 @@
 """The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
 
-`explain/gradients.py` makes an explanation of them.
+`explain/gradients.py` turns them into an explanation.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,9 +35,10 @@ class Half:
     """One net that runs in a gradient, forward or backward.
 
     name: FORWARD, AGAIN or BACKWARD.
-    costs: those of one step, also where the schedule runs blocks of steps.
-    section: its number, from 1, in a gradient that runs in several sections.
-    blocks: the number of steps that one step of the schedule does.
+    schedule: the schedule of the net.
+    costs: the costs of a single step, also where the schedule runs blocks of steps.
+    section: the number of its section, from 1, in a gradient of several sections.
+    blocks: the number of steps of the recurrence in one step of the schedule.
     """
 
     name: str
@@ -48,19 +49,19 @@ class Half:
 
     @property
     def title(self) -> str:
-        """Its name, with the section."""
+        """The name of the half, with its block size and its section."""
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes that are held beyond arguments and results.
+    """The bytes of a gradient beyond its arguments and results, by extent.
 
-    kept: between forward and backward pass.
-    most: additional bytes at the peak of the backward pass.
-    ahead: with checkpoint, the initial memories per sequence and piece.
-    piece: with checkpoint, the bytes of one piece at a time.
+    kept: the bytes held between the forward and the backward pass.
+    most: the further bytes at the peak of the backward pass.
+    ahead: with a checkpoint, the bytes of the memories before a piece, per sequence.
+    piece: with a checkpoint, the bytes of a single piece; else None.
     """
 
     kept: Held
@@ -69,12 +70,12 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The bytes between forward and backward, of sequences of one length."""
+        """The bytes held between the passes, for `rows` sequences of `steps` steps each."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The most bytes."""
+        """The largest number of bytes held at a time, for `rows` sequences of `steps` steps each."""
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -82,7 +83,12 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """A batch of so many sequences of so many steps: its flops forward and backward, and what it holds."""
+    """The flops and bytes of a gradient for a batch of `rows` sequences of `steps` steps each.
+
+    forward, backward: the flops of both passes.
+    between: the bytes held between the passes.
+    most: the largest number of bytes held at a time.
+    """
 
     rows: int
     steps: int
@@ -124,7 +130,13 @@ def gradient_explanation(
     rows: int | None = None,
     steps: int | None = None,
 ) -> GradientExplanation:
-    """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
+    """The facts about a way to run a gradient.
+
+    run: the way.
+    kinds: the arguments that have gradients.
+    checkpoint, engine: the arguments of the call.
+    rows, steps: the size of a batch whose costs are added; None for no batch.
+    """
     assert isinstance(run, Sectioned | Halved)
     facts = of_sections(run) if isinstance(run, Sectioned) else of_halves(run)
     chosen = choice(facts.halves[0].schedule, engine)[0] if facts.halves else None
@@ -191,8 +203,8 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """The facts of one section, by the way in which it runs."""
-    from stepnet.model.in_blocks import InBlocks  # late: not everybody trains
+    """The facts of one section, which runs at once, in blocks or in pieces."""
+    from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
         case AtOnce():
@@ -206,7 +218,7 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """The facts of a gradient in two halves."""
+    """The facts of a gradient that runs in two halves."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -216,7 +228,10 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """The facts of a section that runs in pieces. `memory.most`: the results of a backward half."""
+    """The facts of a section that runs in pieces.
+
+    `memory.most` is the bytes of the backward half's results.
+    """
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
     halves = (
@@ -231,8 +246,10 @@ def of_pieces(part: InPieces) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces) -> dict[Extent, int]:
-    """The bytes held of each step of a piece: copies of what is read and given, what is saved, and what the
-    backward half holds and gives.
+    """The bytes held for each step of a piece, by extent.
+
+    They are copies of inputs and results, saved values, and the values that the backward half holds and
+    returns.
     """
     net, backward = part.section.net, part.backward
     read = [net.type_of(number) for number in net.inputs]
@@ -256,7 +273,7 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """Costs with those of blocks of `size` steps divided among the steps."""
+    """The costs of single steps, from costs of blocks of `size` steps; those of other extents stay."""
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
         if extent == STEPS
@@ -266,12 +283,12 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(each: Held, size: int) -> dict[Extent, int]:
-    """Bytes with those of blocks of `size` steps divided among the steps."""
+    """The bytes of single steps, from bytes of blocks of `size` steps; those of other extents stay."""
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
-    """The larger of two amounts, extent by extent."""
+    """The larger of two numbers of bytes, extent by extent."""
     return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
@@ -281,14 +298,14 @@ def types_of(net: Net) -> list[Type]:
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """The values of a net that are saved, by what they are in the step."""
+    """Descriptions of the values of a net that are saved for the backward half."""
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:
-    """A value in words: the operation that makes it, in the step of its recurrence."""
+    """A value in words: the variable or the operation that makes it, in the step of its recurrence."""
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -300,11 +317,11 @@ def described(net: Net, number: int) -> str:
 
 
 def total(each: Held, rows: int, steps: int) -> int:
-    """The bytes or flops of a batch, those of deeper sequences left out."""
+    """The bytes or flops of a batch, from those of one entry of each extent; inner sequences are left out."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """The number of pieces that so many steps are run in."""
+    """The number of pieces in which `steps` steps run with a checkpoint."""
     return -(-steps // piece_size(checkpoint, steps))

@@ -1,9 +1,9 @@
-"""How a gradient is run: results and what is saved, and later gradients of cotangents and of what was saved.
+"""Ways to run a gradient: a forward pass that saves values, and a backward pass that reads them.
 
     forward    y, saved...  of x, W             backward    dx, dW  of x, W, dy, saved...
 
-Halves of one net save what the second one reads of the first, of every step. `checkpoint.py` saves memories
-alone.
+Two halves of one net save every value of the forward half that the backward half reads, of every step. The
+gradient in `checkpoint.py` saves memories alone.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ class GradientRun(Protocol):
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """Which of the arrays that `forward` gives `backward` takes, by their places."""
+        """The positions of the arrays of `forward` that `backward` takes as `saved`."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """The results of the net, and behind them what else is saved."""
+        """Runs the forward pass; returns the results of the net, followed by further saved values."""
         ...
 
     def backward(
@@ -43,18 +43,25 @@ class GradientRun(Protocol):
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """The gradients of the inputs that they were wanted of.
+        """Runs the backward pass; returns the gradients of the inputs that the run was made for.
 
+        arrays: the inputs of the net, as in the forward pass.
         cotangents: one for each floating-point result, in the dtype that it is computed in.
+        saved: the arrays of the forward pass at the positions `saved`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Halved:
-    """Both halves of a gradient, run one after the other. own: how many of the first one's results are the
-    net's own. apart: how many of these there are of each step; those that are only saved live equally long.
-    blocks: how many steps each recurrence runs at a time, and why not more, where that was chosen.
+    """The two halves of a gradient, which run one after the other.
+
+    first, second: the programs of the forward and of the backward half.
+    saved: the positions of the saved values among the results of the forward half.
+    own: the number of these results that are results of the net; they come first.
+    apart: the number of results of the net with a value per step. They need buffers of their own; values that
+        are only saved may share one.
+    blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
 
     first: NetProgram
@@ -66,7 +73,10 @@ class Halved:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
-        """The halves for gradients of these inputs. What is saved and a result too is one result."""
+        """The halves for the gradients of the inputs at the positions `wanted`.
+
+        A value that is saved and is a result of the net is one result of the forward half.
+        """
         parts = halves(vjp(net, wanted), len(net.inputs), len(net.results))
         own = len(net.results)
         results, saved = list(parts.forward.results[:own]), list[int]()
@@ -80,7 +90,7 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """See `GradientRun`."""
+        """Runs the forward half; returns the results of the net, followed by further saved values."""
         return run_net(self.first, arrays, call, engine, self.apart)
 
     def backward(
@@ -91,5 +101,5 @@ class Halved:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """See `GradientRun`."""
+        """Runs the backward half; returns the gradients of the inputs that the halves were made for."""
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

@@ -1,4 +1,4 @@
-"""The ways to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
+"""The choice of a way to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,17 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """The object that runs the gradient of a net with respect to the inputs at these positions.
+    """The run of a net's gradient, made at first use: in pieces, in halves, or in blocks of steps.
 
-    programs, key: where it is kept, and by what the net is known there.
+    programs: the cache.
+    key: the key of the net in the cache.
+    wanted: the positions of the inputs to differentiate.
+    checkpoint: the argument of `vjp`.
     """
     key = key, tuple(wanted)
     if checkpoint is not None:
         made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
         return replace(made, checkpoint=checkpoint)
-    from stepnet.model.in_blocks import trained  # late: not everybody trains
+    from stepnet.model.in_blocks import trained  # late: few processes train
 
     return programs.get((*key, "at once"), lambda: trained(net, wanted))

@@ -36,15 +36,16 @@ from stepnet.ragged.offsets import offsets_of
 Array = np.ndarray
 KINDS = ("params", "inputs", "initial", "statics")
 Places = Mapping[str, tuple[int, ...]]
-"""The places of a net's inputs by kind; those of a mask and of constants have none."""
+"""The positions of a net's inputs by kind of argument; a mask and constants are of no kind."""
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients in the structures of what they are of; None for what was not asked for, and for integers.
+    """Gradients in the structures of the arguments; None for arguments not asked for and for integers.
 
-    params: of an `RNN` or a `Graph` as its parameters are, of a `Stack` a tuple with one entry per layer, of
-    a `Bidirectional` {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
+    params: for an `RNN` or a `Graph` in the structure of its parameters, for a `Stack` a tuple with one entry
+        per layer, for a `Bidirectional` {"forward": ..., "backward": ...}.
+    inputs, initial, statics: in the structures that a call takes.
     """
 
     params: Any = None
@@ -54,14 +55,17 @@ class Gradients:
 
 
 def parameters_of(layer: Layer) -> Any:
-    """The parameters of a layer: an RNN's own, or those of each part."""
+    """The parameters of a layer: those of a recurrence, or the parameters of each part in a structure."""
     if isinstance(layer, RNN):
         return layer.params
     return layer.together([parameters_of(part) for part in layer.layers])
 
 
 def by_parts(layer: Layer, value: Any, what: str) -> Any:
-    """What belongs to the parts of a layer, in the order they run."""
+    """An argument with an entry for each recurrence of a layer, in the structure of the layer's results.
+
+    what: the name of the argument in messages.
+    """
     if isinstance(layer, RNN):
         return value
     pairs = zip(layer.layers, layer.by_part(value, what), strict=True)
@@ -69,9 +73,9 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 
 def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """What gradients are asked for, in the order of `kinds`, those that there are; None stands for all.
+    """The kinds of arguments that `wrt` names, in the order of `kinds`; None stands for all.
 
-    Raises `InputError` for anything else.
+    Raises `InputError` for other names.
     """
     if wrt is None:
         return kinds
@@ -84,9 +88,12 @@ def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Cut:
-    """The sequences of a recurrence with `until=`, cut to the steps that it takes: a gradient is of these.
+    """The sequences of a recurrence with `until=`, cut to the steps that a call takes, which have gradients.
 
-    batch: as they were. places: where those steps lie in it, level by level. mask: cut too.
+    batch: the sequences of the call.
+    sequences: the cut sequences.
+    places: the positions of the remaining values in the batch, level by level.
+    mask: the mask, cut in the same way.
     """
 
     batch: Batch
@@ -98,7 +105,7 @@ class Cut:
     def of(
         cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Any, engine: Order
     ) -> "Cut":
-        """The steps that a call takes, by running it."""
+        """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them."""
         reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))
@@ -115,8 +122,9 @@ class Cut:
         return cls(batch, rebuild(batch.structure, cut), places, mask)
 
     def whole(self, array: Array, levels: int) -> Any:
-        """The values per step in the form of the caller's sequences, with zeros at the steps that were not
-        taken.
+        """Values per cut step in the form of the caller's sequences, with zeros at the other steps.
+
+        levels: the number of ragged levels of the values.
         """
         level = self.batch.levels.index(levels)
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
@@ -125,7 +133,7 @@ class Cut:
 
 
 class UncheckedCall(NamedTuple):
-    """The arguments of a call before the checks. See `Vjp.__call__`."""
+    """The arguments of a call before the checks, as `Vjp.__call__` takes them."""
 
     sequences: Any
     params: Any
@@ -139,10 +147,14 @@ class UncheckedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class CallArguments:
-    """The arguments of a call, checked.
+    """The checked arguments of a call.
 
-    arrays: those of the net's inputs. places, structures: by kind where they are among these inputs, and the
-    structures in which the caller has them. gives_final: whether a call gives last memories besides outputs.
+    reading: the call, with its program.
+    arrays: the arrays of the net's inputs.
+    places: by kind of argument, the positions of its arrays among these inputs.
+    structures: by kind of argument, the structure in which the caller has it.
+    gives_final: whether a call returns final memories besides outputs.
+    cut: the cut sequences of a recurrence with `until=`; else None.
     """
 
     reading: Reading[Program]
@@ -154,12 +166,12 @@ class CallArguments:
 
     @property
     def net(self) -> Net:
-        """The net that is run."""
+        """The net whose gradient is taken."""
         return self.reading.program.net
 
     @property
     def call(self) -> Call:
-        """Where the sequences lie."""
+        """The call of the net, with the positions of the sequences."""
         return self.reading.call
 
     @property
@@ -168,17 +180,21 @@ class CallArguments:
         return self.reading.batch
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """The places of the inputs whose gradients are asked for, those that have one."""
+        """The positions of the inputs of these kinds that have a gradient."""
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
-        """Gradients in the structures of what they are of."""
+        """Arranges gradients in the structures of the caller's arguments.
+
+        kinds: the kinds of arguments that were asked for.
+        places: the position of the input that each of `arrays` is the gradient of.
+        """
         made = {place: self.answered(place, array) for place, array in zip(places, arrays, strict=True)}
         by_kind = {kind: [made.get(place) for place in self.places[kind]] for kind in kinds}
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """The gradient of an input in the form of the caller's argument."""
+        """The gradient of the net's input at a position, in the form of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_static_extent(extent):
             return Ragged(array, (self.call.positions.beside[extent[-1]],))
@@ -189,30 +205,28 @@ class CallArguments:
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
-    """The places of the inputs of these kinds that have a gradient."""
+    """The positions of the inputs of these kinds that have a gradient."""
     types = [net.type_of(number) for number in net.inputs]
     return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
 
 def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
-    """The arrays of a call and parameters in the order of a net's inputs."""
+    """The arrays of a call and the parameters, in the order of a net's inputs."""
     values = (*call.sequences, *call.initial, *call.statics, *params)
     places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
     by_place = dict(zip(places, values, strict=True))
     return [by_place[place] for place in range(len(by_place))]
 
 
-# ---- what gradients are of ---------------------------------------------------------------------------------
+# ---- sources of gradients ----------------------------------------------------------------------------------
 
 
 class GradientSource(Protocol):
-    """A layer or model whose gradient is taken: it converts the arguments of a call to arrays for a net's
-    inputs.
-    """
+    """A model whose gradient is taken: converts the arguments of a call to arrays for the inputs of a net."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of arguments that it has."""
+        """The kinds of arguments that can be differentiated."""
         ...
 
     @property
@@ -221,11 +235,11 @@ class GradientSource(Protocol):
         ...
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The arguments of a call; raises `InputError` for those that do not fit."""
+        """The checked arguments of a call; raises `InputError` for those that do not fit."""
         ...
 
     def blank(self) -> tuple[Program, Places]:
-        """The program for the latest kind of inputs, and where these are; raises `InputError` before any."""
+        """The latest program and the positions of its inputs; raises `InputError` before the first."""
         ...
 
 
@@ -254,7 +268,7 @@ def source_of(model: Any) -> GradientSource:
 
 
 class LayerSource:
-    """A layer as what gradients are of."""
+    """The gradient source of a recurrence, a `Stack` or a `Bidirectional`."""
 
     kinds = KINDS
 
@@ -263,11 +277,11 @@ class LayerSource:
 
     @property
     def ends_early(self) -> bool:
-        """See `GradientSource`."""
+        """Whether the number of steps is known only after a run, because of `until`."""
         return isinstance(self.layer, RNN) and self.layer.until is not None
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """See `GradientSource`."""
+        """The checked arguments of a call; sequences that end early are cut first."""
         sequences, params, initial, statics, lengths, last_only, control, engine = call
         options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
         cut = None
@@ -289,12 +303,15 @@ class LayerSource:
         return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
 
     def blank(self) -> tuple[Program, Places]:
-        """See `GradientSource`."""
+        """The program for known inputs and their positions; raises `InputError` if no inputs are known."""
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))
 
     def places(self, program: Program, count: int) -> Places:
-        """The places of inputs by kind. count: of sequences that the caller has; a mask is behind them."""
+        """The positions of a program's inputs by kind.
+
+        count: the number of the caller's sequences; a mask follows them.
+        """
         ends = program.ends
         kinds = (ends.parameters, ends.sequences[:count], ends.memories, ends.statics)
         return dict(zip(KINDS, kinds, strict=True))

@@ -1,12 +1,12 @@
-"""A gradient of which some recurrences run in blocks of steps, each block as one step.
+"""A gradient in which some recurrences run in blocks of steps, each block as one step.
 
     [a a a a a]               [aa aa]    [a]        blocks of 2 steps, and behind them
     [b b b . .]     -->       [bb   ]    [b]        the steps that are left, by the step itself
     [c . . . .]                          [c]
 
-Each of these recurrences is a section alone; all else is halved as ever. What is kept is what the second half
-of each part reads of the first one, and the memories between both. How many steps a block has is chosen for a
-net, and so a sequence's results do not depend on the others.
+Each of these recurrences is a section of its own; everything else runs in two halves. The values that the
+backward half of each part reads of its forward half are saved, and so are the memories after the blocks. The
+block size is chosen for a net, so a sequence's results do not depend on the other sequences.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ from stepnet.model.pieces import Piece, part_of, zeros
 
 Array = np.ndarray
 Memories = Sequence[Array | None]
-"""Memories that rows begin with; None is zeros."""
+"""The memories that rows begin with; None stands for zeros."""
 EMPTY = np.zeros(0, np.bool_)
-"""What is saved of steps that there are none of."""
+"""A placeholder among saved arrays, for the blocks or single steps that a call does not have."""
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """The gradient of the inputs at these places: in blocks of steps where these pay, else in halves."""
+    """The gradient of the inputs at the positions `wanted`: in blocks where these pay, else in halves."""
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -51,7 +51,12 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Steps of a call that are run so many at a time. piece: which these are. halved: what runs them."""
+    """Steps of a call that run in blocks.
+
+    piece: the steps, as a piece of the call.
+    size: the number of steps of a block; 1 for single steps.
+    halved: the programs that run a block and its gradient.
+    """
 
     piece: Piece
     size: int
@@ -59,7 +64,7 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """Where the blocks lie in the arrays of the piece."""
+        """The call whose steps are the blocks, at their positions in the arrays of the piece."""
         own, size = self.piece.call, self.size
         if size == 1:
             return own
@@ -73,29 +78,36 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Whether they are all steps of a call, and lie as these do."""
+        """Whether the blocks are all steps of a call, at the same positions."""
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """An array of the piece as one of blocks."""
+        """An array of the piece with its values per step grouped by block; arrays of other extents stay."""
         if self.size == 1 or type_.extent != STEPS:
             return array
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """An array of blocks as one of steps."""
+        """An array with a value per block ungrouped to a value per step; arrays of other extents stay."""
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The inputs of the piece, of those of a call."""
+        """The inputs of the blocks, cut out of the arrays of the whole call."""
         pairs = zip(self.piece.inputs(net, arrays), net.inputs, strict=False)
         return [None if array is None else self.blocks(array, net.type_of(n)) for array, n in pairs]
 
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """The results of the steps' net, as it has them, and what is saved; nothing where there are none."""
+        """Runs the forward half; returns the results of the net per step, and the saved arrays.
+
+        Without rows there are no results, and the saved arrays are placeholders.
+
+        net: the net of single steps.
+        arrays: the inputs of the whole call.
+        ahead: the memories before the blocks.
+        """
         if not self.piece.call.positions.rows:
             return [], [EMPTY] * len(self.halved.saved)
         made = self.halved.forward([*self.inputs(net, arrays), *ahead], self.call, engine)
@@ -113,7 +125,15 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """The gradients of inputs of the steps' net. cotangents: of its floating-point results."""
+        """Runs the backward half; returns the gradients, per step, of the net's inputs at the positions
+        `wanted`.
+
+        net: the net of single steps.
+        arrays: the inputs of the whole call.
+        ahead: the memories before the blocks.
+        cotangents: the cotangents of the net's floating-point results, per step.
+        saved: the saved arrays of `forward`; further arrays after them are ignored.
+        """
         types = [net.type_of(number) for number in net.results if net.type_of(number).is_float]
         seeds = [self.blocks(array, type_) for array, type_ in zip(cotangents, types, strict=True)]
         inputs, kept = [*self.inputs(net, arrays), *ahead], saved[: len(self.halved.saved)]
@@ -124,10 +144,11 @@ class Blocks:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """A section of one recurrence that runs in blocks of so many steps, and then step by step.
+    """A section of one recurrence that runs in blocks of steps, and then step by step.
 
-    by_blocks, by_steps: its halves. wanted: the places of the inputs that gradients are of, the memories
-    behind all others.
+    size: the number of steps of a block.
+    by_blocks, by_steps: the halves that run a block and a single step.
+    wanted: the positions of the inputs whose gradients are computed, memories last.
     """
 
     section: Section
@@ -138,7 +159,9 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """The programs for gradients of what a section reads, at these places."""
+        """The programs for the gradients of a section's memories and of its inputs at the positions
+        `wanted`.
+        """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
         every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
@@ -147,11 +170,11 @@ class InBlocks:
 
     @property
     def kept(self) -> int:
-        """See `SectionRun`."""
+        """The number of arrays that `run` returns."""
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """The blocks of a call, and the steps that are left of it. There may be none of either."""
+        """Splits a call into its blocks and the single steps that remain; either part may have no rows."""
         lengths = call.positions.lengths
         left = lengths % self.size
         whole, none = lengths - left, np.zeros_like(left)
@@ -164,7 +187,7 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def begun(self, values: Values) -> list[Array | None]:
-        """The memories that the section begins with."""
+        """The initial memories of the section; None for zeros."""
         numbers = self.section.net.inputs[len(self.section.reads) :]
         arrays = [
             None if memory.begins is None else values[memory.begins] for memory in self.section.memories
@@ -174,8 +197,10 @@ class InBlocks:
         return [None if array is None else array.astype(dtype, copy=False) for array, dtype in pairs]
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """See `SectionRun`. What is kept: what is saved of blocks, the memories behind them that steps begin
-        with, and what is saved of these.
+        """Runs the blocks, then the remaining steps: adds results to `values`, and returns the saved arrays.
+
+        These are the saved values of the blocks, the memories after the blocks, and the saved values of the
+        single steps.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, count = [values[number] for number in section.reads], len(section.results)
@@ -199,7 +224,12 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """See `SectionRun`."""
+        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+
+        values: the arrays by their numbers in the whole net.
+        known: the nonzero cotangents of the section's results.
+        kept: the arrays that `run` returned.
+        """
         section, net, call = self.section, self.section.net, way.call
         inputs, memories = [values[number] for number in section.reads], self.begun(values)
         blocks, others = self.parts(call)

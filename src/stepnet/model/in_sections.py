@@ -27,10 +27,10 @@ Values = dict[int, Array | None]
 
 @dataclass(frozen=True)
 class Way:
-    """How a gradient is run.
+    """The settings with which a gradient runs.
 
-    call: the call.
-    size: the number of steps of each piece.
+    call: the call of the whole net.
+    size: the number of steps of each piece, for sections that run in pieces.
     engine: the engines in order of preference.
     """
 
@@ -40,40 +40,44 @@ class Way:
 
 
 class SectionRun(Protocol):
-    """Runs a section and its gradients."""
+    """A section, with the programs that run it and its gradients."""
 
     @property
     def section(self) -> Section:
-        """The section."""
+        """The section of the net that is run."""
         ...
 
     @property
     def kept(self) -> int:
-        """How many arrays `run` gives."""
+        """The number of arrays that `run` returns."""
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Adds the results of the section to the values; returns the arrays to be saved."""
+        """Runs the section: adds its results to `values`, and returns the arrays to be saved."""
         ...
 
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the inputs and initial memories of the section, with their numbers in the whole
-        net.
+        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
 
-        known: the nonzero cotangents of its results. kept: the arrays that `run` returned.
+        values: the arrays by their numbers in the whole net.
+        known: the nonzero cotangents of the section's results.
+        kept: the arrays that `run` returned.
         """
         ...
 
 
 RunOf = Callable[[Any, list[int]], SectionRun]
-"""What runs a section, and its gradients of the inputs at these places."""
+"""A function that makes the run of a section, for the gradients of its inputs at these positions."""
 
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A section without steps, after all recurrences."""
+    """A section that runs all of its steps at once, in two halves.
+
+    wanted: the positions of the inputs whose gradients are computed.
+    """
 
     section: Section
     halved: Halved
@@ -81,16 +85,16 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """The programs for gradients of what a section reads, at these places."""
+        """The programs for the gradients of a section's inputs at the positions `wanted`."""
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
     def kept(self) -> int:
-        """See `SectionRun`."""
+        """The number of arrays that `run` returns."""
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """See `SectionRun`; what is kept is what is saved."""
+        """Runs the forward half: adds its results to `values`, and returns the saved arrays."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -98,7 +102,12 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """See `SectionRun`."""
+        """The cotangents of the section's inputs, with their numbers in the whole net.
+
+        values: the arrays by their numbers in the whole net.
+        known: the nonzero cotangents of the section's results.
+        kept: the arrays that `run` returned.
+        """
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
         made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
@@ -109,10 +118,12 @@ class AtOnce:
 class Sectioned:
     """The gradient of a net that runs section by section.
 
-    wanted: the places of the inputs that gradients are of. sections: what runs each. first: from which one on
-    gradients go through them. crossing: the values that go from one to another and are no inputs.
-    checkpoint: how many steps a piece has, of sections that run in pieces. blocks: how many steps each
-    recurrence runs at a time, and why not more, where that was chosen.
+    wanted: the positions of the inputs whose gradients are computed.
+    sections: the run of each section, in order.
+    first: the index of the first section that gradients pass through.
+    crossing: the values that go from one section to another, without inputs of the net.
+    checkpoint: the number of steps of a piece, for sections that run in pieces; else None.
+    blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
 
     net: Net
@@ -125,7 +136,11 @@ class Sectioned:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int], cut: Iterable[Any], run_of: RunOf) -> "Sectioned":
-        """The gradient of the inputs at these places. cut: the sections. run_of: what runs one of these."""
+        """The gradient with respect to the inputs at the positions `wanted`.
+
+        cut: the sections in order; or objects with an attribute `section`.
+        run_of: makes the run of each of these.
+        """
         live, runs = {net.inputs[place] for place in wanted}, list[SectionRun]()
         crossing, alive = dict[int, None](), list[bool]()
         for each in cut:
@@ -143,18 +158,18 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """What goes from one section to another and is no result."""
+        """The values that go from one section to another and are not results of the net."""
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """See `GradientRun`: what goes from one section to another, and what each keeps."""
+        """The positions of the saved arrays: values between sections, and arrays that sections keep."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """See `GradientRun`."""
+        """Runs all sections; returns the results, other values between sections, and saved arrays."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
@@ -170,7 +185,7 @@ class Sectioned:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """See `GradientRun`."""
+        """Runs the sections from the last to the first; returns the gradients of the wanted inputs."""
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):
@@ -187,14 +202,14 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """How a call is run: its pieces and engines."""
+        """The settings for a call: the size of its pieces, and the engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)
 
 
 def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
-    """The cotangents of the floating-point results of a section, of those that are known; zeros of others."""
+    """The cotangents of a section's floating-point results; zeros for results that `known` lacks."""
     made = list[Array]()
     for number, value in zip(section.net.results, section.gives, strict=True):
         type_, array = section.net.type_of(number).computed, None if value is None else known.get(value)
@@ -204,5 +219,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds a contribution to the cotangent of a value."""
+    """Adds a contribution to the cotangent of a value, in place of zeros where there is none yet."""
     known[number] = known[number] + array if number in known else array

@@ -1,10 +1,10 @@
-"""Layers and directions as one net: every recurrence of them, and what merges their outputs.
+"""Layers and directions as one net, with all recurrences and the operations that merge their outputs.
 
     Stack([gru, Bidirectional(f, b)])   ->   h1 = recur(x; gru)
                                              a, b = recur(h1; f), recur(h1; b, reverse)
                                              y = concat(a, b)
 
-So one program runs them: their parts run one after the other, and nothing is checked or laid out in between.
+One program runs them all: nothing is checked or laid out between two recurrences.
 """
 
 from abc import abstractmethod
@@ -52,11 +52,14 @@ class Combined(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """The entry for each part; raises `InputError` unless there is one for each."""
+        """Splits an argument into one entry per part; raises `InputError` for another number of entries.
+
+        what: the name of the argument in messages.
+        """
 
     @abstractmethod
     def together(self, values: list[Any]) -> Any:
-        """The values of the parts, in the structure of the caller's results."""
+        """Joins one value per part into the structure of the caller's results."""
 
     @abstractmethod
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
@@ -64,7 +67,7 @@ class Combined(Model):
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of a part is one of the whole."""
+        """Whether the last output of the part at a position is in the last output of the whole."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -104,7 +107,7 @@ class Combined(Model):
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
-        """The same combination of other parts."""
+        """A copy with other parts, and with the report of a quantization."""
 
     @property
     def declaration(self) -> Declaration:
@@ -135,7 +138,12 @@ def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
 
 @dataclass(frozen=True)
 class LayerArguments:
-    """One recurrence among layers: what it is called there, and what the caller gives it."""
+    """One recurrence of a layer, with the caller's arguments for it.
+
+    names: the names of the parts that it is in, outermost first, for messages.
+    initial: its initial memory, which is not checked yet.
+    statics: its statics.
+    """
 
     rnn: RNN
     names: tuple[str, ...]
@@ -146,7 +154,11 @@ class LayerArguments:
 def leaves_of(
     layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
 ) -> list[LayerArguments]:
-    """Every recurrence of a layer with its initial memories and statics, in the order they run."""
+    """Every recurrence of a layer with its initial memory and its statics, in the order they run.
+
+    count: the number of sequences.
+    names: the names of the parts that the layer is in.
+    """
     if isinstance(layer, RNN):
         with named(*names):
             return [LayerArguments(layer, names, initial, Statics.of(statics, count))]
@@ -158,8 +170,11 @@ def leaves_of(
 
 @dataclass(frozen=True)
 class BuiltRecurrence:
-    """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
-    numbers of its inputs and last memories.
+    """A recurrence that was added to the net of its layers.
+
+    memory, last: the `Spec`s of its memory, as it is carried and as a call returns it.
+    memories, statics, params: the numbers of its inputs in the net.
+    final: the numbers of its final memories.
     """
 
     rnn: RNN
@@ -172,7 +187,10 @@ class BuiltRecurrence:
 
 
 class LayersProgram(Program):
-    """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
+    """The program of layers as one net.
+
+    memories_of: the structure of each recurrence's memory, in the order they run.
+    """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
         count = len(leaves(memory))
@@ -182,14 +200,14 @@ class LayersProgram(Program):
 
 
 class LayerPrograms(Generic[Kind]):
-    """The programs of a layer as one net, for the kinds of calls so far."""
+    """The programs that run a layer as one net, one for each kind of call so far."""
 
     def __init__(self, layer: Kind) -> None:
         self.layer = layer
         self.programs = Programs[LayersProgram]()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The layers alone: a copy, or one in another process, makes its programs anew."""
+        """Pickles the layers alone: a copy makes its programs anew."""
         return LayerPrograms, (self.layer,)
 
     def read(
@@ -205,7 +223,7 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
@@ -220,7 +238,7 @@ class LayerPrograms(Generic[Kind]):
     def program_for(
         self, batch: Batch, parts: list[LayerArguments], last_only: bool, masked: str | None
     ) -> LayersProgram:
-        """The program for such arguments, kept by their dtypes, features and levels."""
+        """The program for the kinds of these arguments, looked up by their dtypes, features and levels."""
 
         def made() -> LayersProgram:
             with paused_collector():
@@ -231,7 +249,7 @@ class LayerPrograms(Generic[Kind]):
 
 
 def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """The same with statics that are sequences on axes of their own, unless their lengths are the same."""
+    """The arguments of recurrences, with static sequences on axes of their own unless lengths are equal."""
     known: dict[str, Array] = {}
     return [
         LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))
@@ -241,7 +259,13 @@ def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
 
 @dataclass
 class Wiring:
-    """The net of layers as it is made, for such a batch."""
+    """The net of layers while it is built.
+
+    batch: the sequences of a call, for whose dtypes and features it is built.
+    parts: the recurrences, in the order they run.
+    control: the control of all steps.
+    made: the recurrences that were added so far.
+    """
 
     batch: Batch
     parts: list[LayerArguments]
@@ -250,7 +274,7 @@ class Wiring:
     made: list[BuiltRecurrence] = field(default_factory=list[BuiltRecurrence])
 
     def program(self, layer: Layer, last_only: bool) -> LayersProgram:
-        """The object that runs the layers as one net."""
+        """Builds the net of a layer; returns its program."""
         specs = leaves(self.batch.specs)
         names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
         inputs = [
@@ -273,7 +297,11 @@ class Wiring:
         return LayersProgram(net, blank, memory, last, self.made)
 
     def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
-        """The outputs of a layer over the values x, and the structure of its memory."""
+        """Adds a layer over the values x; returns its outputs and the structure of its memory.
+
+        last_only: whether to return only the last output of each sequence.
+        names: the names of the parts that the layer is in.
+        """
         if isinstance(layer, RNN):
             with named(*names):
                 return self.recurrence(self.parts[len(self.made)], x, last_only)
@@ -287,7 +315,10 @@ class Wiring:
             return layer.output_of(outputs, last_only), layer.together(memories)
 
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
-        """The outputs of one recurrence, or its last ones, and the structure of its memory."""
+        """Adds one recurrence over the values x; returns its outputs and the structure of its memory.
+
+        last_only: whether to return only the last output of each sequence.
+        """
         rnn, builder = part.rnn, self.builder
         x = rnn.as_declared(x)
         inputs = transform(
@@ -326,7 +357,7 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """The last step's value of each sequence; raises `InputError` where that is a sequence itself."""
+    """The last output of each sequence; raises `InputError` for an output that is a sequence itself."""
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

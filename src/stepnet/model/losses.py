@@ -1,4 +1,4 @@
-"""`value_and_grad`: the value of a loss of layers or of a model, and its gradients, by one net."""
+"""`value_and_grad`: the value of a model's loss and its gradients, by one net."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,8 +43,8 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
     """A function that runs a model and returns the value of a loss and its gradients.
 
     Args:
-        loss: loss(outputs, targets) -> a number for each step or, where outputs are of each sequence, for
-            each sequence. It is traced as a step is: its arguments are arrays [rows, features...]. One with a
+        loss: loss(outputs, targets) -> a number for each step or, where outputs are per sequence, for each
+            sequence. It is traced as a step is: its arguments are arrays [rows, features...]. One with a
             parameter named `final` gets the last memories of layers too, and may give a number for each
             sequence.
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
@@ -67,7 +67,10 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
 
 
 class ValueAndGrad:
-    """See `value_and_grad`."""
+    """A function that returns the value of a loss and its gradients, as `value_and_grad` returns it.
+
+    is_mean: whether the value is the mean of the loss's numbers; otherwise it is their sum.
+    """
 
     def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
         self.source, self.loss, self.is_mean = source, loss, is_mean
@@ -90,10 +93,11 @@ class ValueAndGrad:
     ) -> tuple[Any, Gradients]:
         """The value of the loss, and its `Gradients`.
 
-        targets: what the loss gets beside the outputs. They are laid out as the sequences are; where outputs
-        are of each sequence, as with `last_only`, they are arrays with an entry for each sequence. Where a
-        graph has outputs of both kinds, a target has the name of the output that it is laid out as. All
-        others are those of `vjp`.
+        targets: the second argument of the loss, laid out as the sequences are. Where outputs are per
+            sequence, as with `last_only`, targets are arrays with one entry per sequence. Where a graph has
+            outputs of both kinds, a target has the name of the output with its layout.
+
+        The other arguments are those of `vjp`.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
@@ -107,7 +111,7 @@ class ValueAndGrad:
         together = kept is None  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
-            """The value of the loss, and its gradients for inputs of its net at some places."""
+            """The value of the loss, and its gradients for the inputs of its net at the positions `of`."""
             program, dtype, at_steps = self.programs.get(
                 (arguments.reading.program, aimed.key, tuple(of), together),
                 lambda: self.program(arguments, aimed, of, not together),
@@ -137,9 +141,10 @@ class ValueAndGrad:
     def program(
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
-        """The program of the loss and its gradients; the loss's dtype, and whether it is one of each step.
+        """Makes the program of the loss and its gradients; returns (program, loss's dtype, is per step).
 
-        alone: of the results of the model, which is not in it.
+        places: the positions of the inputs whose gradients are computed.
+        alone: whether the net has the results of the model as inputs, in place of the model.
         """
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
@@ -149,8 +154,11 @@ class ValueAndGrad:
 
 @dataclass(frozen=True)
 class Targets:
-    """What a loss gets beside the outputs. arrays: the leaves of the structure. levels: of each array as of
-    an output, 1 for a value at each step, 0 for one of each sequence.
+    """The second argument of a loss.
+
+    structure: the structure of the arrays.
+    arrays: its leaves.
+    levels: the number of ragged levels of each array: 1 for a value per step, 0 for one per sequence.
     """
 
     structure: Any
@@ -159,7 +167,7 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The key of the net of a loss: everything that it depends on."""
+        """The cache key of the net of a loss: the structure, dtypes, features and levels of the targets."""
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
@@ -170,7 +178,10 @@ class Targets:
 
 
 def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
-    """The targets; raises `InputError` where they are not laid out as outputs are."""
+    """The argument `targets` as arrays; raises `InputError` unless they are laid out as the outputs are.
+
+    lengths, time_major: the arguments of the call.
+    """
     named, program = list(named_leaves(targets)), arguments.reading.program
     outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
     alike = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
@@ -185,7 +196,10 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
-    """Whether a target has an entry for each sequence. outputs: the levels of each."""
+    """Whether a target has one entry per sequence, as the output with its name has.
+
+    outputs: the number of ragged levels of each output, by name.
+    """
     if len({levels > 0 for levels in outputs.values()}) == 1:
         return 0 in outputs.values()
     if name in outputs:
@@ -197,7 +211,7 @@ def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
 
 
 def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
-    """A target with an entry for each sequence."""
+    """A target as an array with one entry per sequence; raises `InputError` for another number of entries."""
     what, rows = f"target {name}".strip(), arguments.call.positions.rows
     array = checked_array(leaf, what)
     if array.shape[:1] != (rows,):
@@ -221,9 +235,9 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
 def with_loss(
     loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """The net of a model that gives the sum of a loss alone, and whether the loss is one of each step.
+    """The net that returns the sum of a loss, and whether the loss has a value per step.
 
-    alone: not the model, but its results are in the net: they are inputs.
+    alone: whether the net has the results of the model as inputs, in place of the model.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()
     if alone:

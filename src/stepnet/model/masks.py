@@ -56,7 +56,7 @@ def dropout(
             steps of a sequence. "step" for a `Ragged` with a mask for each step, which it takes as an input.
         dtype: The dtype of the masks.
         identities: [batch], a whole number that identifies each sequence; by default its place in the batch.
-        before: How many steps of each sequence were cut off in front: a whole number, or [batch].
+        before: The number of steps of each sequence that were cut off in front: one for all, or [batch].
 
     Raises:
         InputError: For a rate outside 0 to 1, another `per`, and lengths or identities that do not fit.
@@ -109,7 +109,7 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """The identities of sequences as 64-bit integers; their places by default."""
+    """The argument `identities` as 64-bit integers; by default the places of the sequences in the batch."""
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
@@ -140,11 +140,11 @@ MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 IN_CACHE = 2**13
-"""How many counters are worked on together."""
+"""The number of counters that are computed together, such that they fit into the cache."""
 
 
 def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Four 32-bit words for each counter of four such words; words are stored in uint64."""
+    """The Philox4x32-10 generator: four 32-bit words for each counter, stored in uint64."""
     a, b, c, d = counter
     first, second = key
     for _ in range(ROUNDS):
@@ -159,7 +159,7 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
 
 
 def low(words: Array) -> Array:
-    """The lower 32 bits."""
+    """The lower 32 bits of each word."""
     return words & np.uint64(0xFFFFFFFF)
 
 

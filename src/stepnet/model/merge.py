@@ -1,4 +1,4 @@
-"""The outputs of two directions as one."""
+"""Merges of the outputs of two directions: side by side, sum, average and product."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,14 +32,18 @@ MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
 
 
 def checked_merge(merge: Any) -> str | None:
-    """The name of a merge, or None; raises `InputError` for an unknown one."""
+    """The argument `merge`, a name or None; raises `InputError` for an unknown name."""
     return (
         None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
     )
 
 
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
-    """The outputs of both directions as one, leaf by leaf."""
+    """The outputs of two directions, merged leaf by leaf.
+
+    how: the name of a merge.
+    last_only: whether the outputs are last outputs, which have no time axis.
+    """
     backward = arranged(backward, forward)
     if skeleton(forward) != skeleton(backward):
         raise InputError(
@@ -51,7 +55,7 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """One merged output; `rows` is the number of first axes that are no features."""
+    """One output of two directions, merged; `rows` is the number of leading axes that are not features."""
     if isinstance(forward, Ragged):
         return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
     here, there = forward.shape, backward.shape
@@ -62,7 +66,7 @@ def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
         )
     stored = promoted_float((forward.dtype, backward.dtype))
     if DTYPES[stored].is_stored:
-        # In the dtype that it is computed in, and rounded once.
+        # Computed in the wider dtype, and rounded once.
         compute = DTYPES[stored].compute
         whole = MERGES[how](forward.astype(compute), backward.astype(compute), rows)
         return whole.astype(stored)

@@ -1,4 +1,4 @@
-"""A model: what an `RNN`, a `Stack`, a `Bidirectional` and a `Graph` have in common.
+"""`Model`: the base class of `RNN`, `Stack`, `Bidirectional` and `Graph`.
 
     written as                          Model                      taken by
     RNN      one step                   declaration                calls, streams, gradients
@@ -54,7 +54,7 @@ class Model(ABC):
     Everything that runs, explains or exports a model takes any of them.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
@@ -64,19 +64,17 @@ class Model(ABC):
 
     report: Any = None
 
-    # ---- what each kind of model says of itself
+    # ---- defined by each kind of model
 
     @property
     @abstractmethod
     def program(self) -> Program:
-        """The program for the latest kind of inputs, or for the declared one; raises `InputError` before
-        inputs are known.
-        """
+        """The program for the latest or the declared inputs; raises `InputError` before inputs are known."""
 
     @property
     @abstractmethod
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the model was made with."""
 
     @property
     @abstractmethod
@@ -85,7 +83,7 @@ class Model(ABC):
 
     @abstractmethod
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        """The checked arguments of a call without further arguments, with the program that runs them."""
 
     @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -102,7 +100,7 @@ class Model(ABC):
         """The engines that the argument `engine` stands for; raises `InputError` for an unknown one."""
         return checked_engine(asked)
 
-    # ---- what all models have
+    # ---- shared by all models
 
     @property
     def net(self) -> Net:
@@ -111,8 +109,9 @@ class Model(ABC):
 
     @property
     def plan(self) -> Plan:
-        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
-        several.
+        """The plan of the model: the operations that run once, before, in and after the loop.
+
+        Raises `InputError` for a model with several plans.
         """
         return self.program.plan
 
@@ -130,10 +129,11 @@ class Model(ABC):
 
         Args:
             engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, and how long that is estimated to
-                take; of 100 steps, unless `steps` says otherwise. For layers also which of them run at the
-                same time.
-            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
+            rows: The number of sequences of a call, whose estimated time and division among threads are
+                added; of 100 steps each, unless `steps` says otherwise. For layers, the text also says which
+                of them run at the same time.
+            steps: The number of steps of each sequence of such a call; of one sequence, unless `rows` says
+                otherwise.
 
         Returns:
             One line per operation, by phase, with the floating-point operations and the bytes of parameters
@@ -165,8 +165,8 @@ class Model(ABC):
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """A drawing of the model as text, or written as a picture.
 
-        There is a box for each part that these engines run, with its cell if it is a known one, what else it
-        does, and its engine; and the values between them with the sizes of one element.
+        Each part that an engine runs is a box with its cell, if that is a known one, its other operations and
+        its engine. Values between the parts are lines with the sizes of one element.
 
         Args:
             path: A file to write, an .svg image or an .html page.
@@ -200,8 +200,8 @@ class Model(ABC):
     ) -> "Stream":
         """A stream of sequences that the whole model runs one step at a time: `stream.step(x)`.
 
-        A value that a sequence has once, as a last output, is in a stream what a call of the sequence up to
-        the present step gives.
+        A value per sequence, such as a last output, has at each step the value that a call over the steps so
+        far returns.
 
         Args:
             rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
@@ -231,7 +231,7 @@ class Model(ABC):
         >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
         [3.0, 7.0, 13.0]
         """
-        from stepnet.model.streams.stream import Stream  # late: not everybody has streams
+        from stepnet.model.streams.stream import Stream  # late: few processes have streams
 
         order = self.engine_order(engine)
         return Stream(self.stepped(order), rows, initial, statics, order, begun)

@@ -7,8 +7,8 @@
 
     outputs, final = sn.RNN(step, params, memory=16)(speakers)   # a Ragged of two levels
 
-How the inner memory begins is said at every call: `initial="zeros"` begins each inner sequence anew, any
-value of the step, as the outer memory, continues from there.
+Each call says how the inner memory begins: `initial="zeros"` begins each inner sequence anew, and any value
+of the step, such as the outer memory, continues from there.
 """
 
 from typing import Any
@@ -43,10 +43,10 @@ def is_traced(structure: Any) -> bool:
 
 
 def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
-    """The outputs and the last memory of a recurrence over the inner sequences of a step's input.
+    """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
 
-    Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
-    how the memory begins.
+    Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
+    memory is not given.
     """
     sequences = rnn.as_declared(sequences)
     rnn, output_of = as_watched(rnn)
@@ -87,14 +87,19 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """A value with one entry per row; raises `StepError` for anything else."""
+    """Returns a static unchanged; raises `StepError` unless it is a value with one entry per row."""
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf
 
 
 def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
-    """The initial memories of an inner recurrence."""
+    """The initial memories of an inner recurrence, as values of the step that is being traced.
+
+    builder: the builder of the step or model.
+    initial: "zeros", or values in the structure of the memory; in a model also None, for zeros.
+    traced: the step of the inner recurrence.
+    """
     expected = list(named_leaves(traced.memory))
     if initial is None and builder.is_model:
         initial = ZEROS
@@ -131,7 +136,7 @@ def reduce(sequence: Any, how: str) -> Traced:
 
     Args:
         sequence: An inner sequence: an input of a step over two or more levels, a static that is a `Ragged`,
-            or what was computed from one. Each step of it has any features.
+            or a value computed from one. Each step of it has any features.
         how: "sum", "mean", "max", "first" or "last", over the steps of each sequence.
 
     Raises:

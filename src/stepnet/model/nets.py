@@ -11,15 +11,15 @@ from stepnet.model.program import NetProgram
 
 Array = np.ndarray
 Arrays = Sequence[Array | None]
-"""The arrays of a net's inputs; None is a memory of zeros."""
+"""The arrays of a net's inputs; None for a memory of zeros."""
 
 
 def run_net(
     program: NetProgram, arrays: Arrays, call: Call, engine: Order, separate_outputs: int | None = None
 ) -> list[Array]:
-    """Runs a net on the arrays of its inputs, and returns its results.
+    """Runs a net on the arrays of its inputs; returns its results in order.
 
-    separate_outputs: as in `Call`.
+    separate_outputs: the number of outputs that need buffers of their own; None for all.
     """
     laid_out = call_on(program, arrays, call, separate_outputs)
     return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))
@@ -27,27 +27,27 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net with its parameters, for several calls."""
+    """A net bound to its parameters, for several calls."""
 
     program: NetProgram
     bound: Bound
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """The net with the parameters among the arrays of its inputs."""
+        """Binds a net to the parameters among the arrays of its inputs."""
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
-        """Runs the net on the arrays of its inputs, and returns its results; see `run_net`."""
+        """Runs the net on the arrays of its inputs; returns its results in order."""
         return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
     def release(self) -> None:
-        """Gives back its memory: it is not called any more."""
+        """Releases the memory of the kernel; the net must not be called afterwards."""
         self.bound.release()
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """The array of an input, zeros where it is None."""
+    """The array of the input at a position; zeros for each row if it is None."""
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
@@ -60,7 +60,7 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """The call on the arrays of a net's inputs."""
+    """A copy of a call with the arrays of a net's inputs."""
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],
@@ -72,7 +72,7 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """Results in the order of the net's."""
+    """The results of a kernel in the order of the net's results."""
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

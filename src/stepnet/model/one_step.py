@@ -1,4 +1,4 @@
-"""The plan of a recurrence as one step of another one.
+"""The plan of a recurrence as a part of one step of another recurrence.
 
     before  x @ W          rows/steps            x @ W          rows
     loop    + h @ R        rows          ->      + h @ R        rows
@@ -21,36 +21,38 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """The reason why a plan is no step of another recurrence; None if it is."""
+    """The reason why a plan cannot run as one step of another recurrence; None if it can."""
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Whether an operation around a recurrence has no meaning for a single step."""
+    """Whether an operation outside the recurrence has no meaning for a single step."""
     if node.operation == "reduce" and node.attributes["how"] == "last":
-        return False  # the last step so far is this one
+        return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
 
 
 def counts(plan: Plan) -> bool:
-    """Whether a step reads how many came before it."""
+    """Whether the step of a plan reads its index."""
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
 def one_step(
     builder: Builder, plan: Plan, operands: Sequence[int], index: int, known: Mapping[int, int]
 ) -> list[int]:
-    """The numbers of the plan's results after one step: its outputs, then the next memories.
+    """Adds one step of a plan to a body; returns the numbers of its outputs, then of its next memories.
 
-    operands: a value of the body that `builder` makes for each input of the plan's net, per row or constant.
-    index: the number of steps that came before. known: values of the plan's net that the body has already.
+    builder: the builder of the body.
+    operands: for each input of the plan's net, the number of its value in the body, per row or constant.
+    index: the number in the body of the count of earlier steps.
+    known: for values of the plan's net that the body already has, their numbers in the body.
     """
     return OneStep(builder, plan, index, known).results(operands)
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """The values per step of a plan's net that are made of its sequences and parameters alone."""
+    """The numbers of the values per step in a plan's net that depend on sequences and parameters alone."""
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -63,9 +65,10 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """The numbers of values that are made of a plan's sequences and parameters, for one step.
+    """Adds one step of values that depend on sequences and parameters alone to a body; returns their numbers.
 
-    operands: a value of the body that `builder` makes for each of these inputs of the plan's net.
+    operands: for these inputs of the plan's net, the number of the value in the body.
+    wanted: the numbers of the values in the plan's net.
     """
     step = OneStep(builder, plan, -1, operands)
     needed = ancestors(plan.net.nodes, wanted)
@@ -77,11 +80,13 @@ def before_loop(
 
 @dataclass
 class OneStep:
-    """A step while it is made.
+    """One step of a plan while it is added to a body.
 
-    carried: the memories before the step; those with which the plan's recurrence begins if None.
-    place: the numbers of the plan's values in the new net.
-    begins: the values with which the recurrence begins in a call of whole sequences.
+    index: the number in the body of the count of earlier steps; -1 where the step does not read it.
+    known: for values of the plan's net that the body already has, their numbers in the body.
+    carried: the memories before the step; None for those with which the plan's recurrence begins.
+    place: for each value of the plan's net so far, its number in the body.
+    begins: the memories with which the recurrence begins in a call of whole sequences.
     following: the memories after the step.
     """
 
@@ -98,7 +103,7 @@ class OneStep:
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """The results for these operands."""
+        """Adds the step for these operands; returns the numbers of the results."""
         net, several = self.plan.net, dict[int, list[int]]()
         for number, operand in zip(net.inputs, operands, strict=True):
             of_steps = net.type_of(number).extent == STEPS
@@ -113,7 +118,7 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """The results of the recurrence's body."""
+        """Adds the body of the plan's recurrence; returns the numbers of its results."""
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -127,7 +132,10 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """A node made again; one that repeats a value at every step, or takes the last one, is that value."""
+        """Copies a node into the body, for these operands; returns its number.
+
+        A node that repeats a value per row at every step, or takes the last step, is that value itself.
+        """
         if node.operation == "reduce" and self.builder.type_of(operands[0]).extent == ROWS:
             return operands[0]
         if node.operation == "expand":
@@ -137,7 +145,7 @@ class OneStep:
         return self.barrier(number) if node.operation == "matmul" else number
 
     def barrier(self, number: int) -> int:
-        """The same value, through which no pass looks."""
+        """Puts a floating-point value behind a barrier, through which no pass looks; returns its number."""
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

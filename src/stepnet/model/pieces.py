@@ -29,13 +29,15 @@ from stepnet.ragged.positions import Positions
 Array = np.ndarray
 Places: TypeAlias = "Array | slice | EllipsisType"
 Checkpoint: TypeAlias = "int | str | None"
-"""After how many steps the memories are kept: "sqrt" is the root of the most steps; None keeps all values."""
+"""The argument `checkpoint`: the number of steps between two saved memories, or "sqrt" for the square root of
+the largest length; None saves all values.
+"""
 
 CHECKPOINT_IS = "checkpoint is None, 'sqrt' or how many steps there are from 1 on between two kept memories"
 
 
 def checked_checkpoint(value: object) -> Checkpoint:
-    """The argument `checkpoint`; raises `InputError` for anything that it cannot be.
+    """The argument `checkpoint`, unchanged; raises `InputError` for an invalid one.
 
     >>> checked_checkpoint("sqrt"), checked_checkpoint(10)
     ('sqrt', 10)
@@ -56,9 +58,12 @@ def piece_size(checkpoint: "int | str", longest: int) -> int:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some steps of a call. rows: the sequences that have one of them. places: where their values lie in the
-    arrays of the whole call, level by level. beside: the same of sequences that rows have besides. call:
-    where they lie in the arrays of the piece.
+    """Some steps of a call, which run as a call of their own.
+
+    rows: the sequences that have at least one of these steps.
+    places: the positions of their values in the arrays of the whole call, level by level.
+    beside: the positions of the values of their static sequences, by axis.
+    call: the call of the piece.
     """
 
     rows: Places
@@ -67,7 +72,7 @@ class Piece:
     call: Call
 
     def where(self, type_: Type) -> Places:
-        """Where the values of a type lie in the arrays of the whole call."""
+        """The positions of the piece's values of a type in the arrays of the whole call."""
         if type_.extent == CONST:
             return ...
         if is_static_extent(type_.extent):
@@ -75,11 +80,14 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """The part of a whole call's array that belongs to the piece, for values of this type."""
+        """The part of an array of the whole call that belongs to the piece, for values of this type."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The parts of a net's first input arrays that belong to the piece."""
+        """The parts of a net's input arrays that belong to the piece; None for an array that is None.
+
+        arrays: the arrays of the net's first inputs in the whole call.
+        """
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
@@ -90,10 +98,12 @@ class Piece:
 
 
 def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = False) -> Iterator[Piece]:
-    """The pieces of a call, in the order in which a recurrence takes them, or its gradient.
+    """The pieces of a call, in the order in which its recurrence takes them.
 
-    reverse: whether the recurrence runs from the last step. counts: whether it asks how many steps were
-    before. back: the other way round, as its gradient takes them.
+    size: the number of steps of a piece.
+    reverse: whether the recurrence runs from the last step.
+    counts: whether the recurrence reads the step index.
+    back: whether to reverse the order, as for the gradient.
     """
     firsts = range(0, int(call.positions.lengths.max(initial=0)), size)
     for first in reversed(firsts) if reverse != back else firsts:
@@ -101,7 +111,11 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
-    """The piece of a number of steps from a given step on."""
+    """The piece of up to `size` steps of each sequence, from the step `first` on.
+
+    reverse: whether the recurrence runs from the last step.
+    counts: whether the recurrence reads the step index.
+    """
     whole = call.positions.lengths
     alive = np.flatnonzero(whole > first)
     lengths = np.minimum(whole[alive] - first, size)
@@ -115,10 +129,13 @@ def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Pie
 def part_of(
     call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
 ) -> Piece:
-    """The piece of some sequences, each from a step of its own on.
+    """The piece of some steps of some sequences.
 
-    begun: how many steps each had before these. apart: whether the steps of each sequence lie together in it,
-    as those of arrays [time, batch] do not.
+    alive: the indices of the sequences.
+    firsts, lengths: the first step of each of them, and the number of its steps.
+    begun: the number of steps that each ran before these; None if no step reads its index.
+    apart: whether the steps of each sequence must lie together in the piece, unlike those of arrays [time,
+        batch].
     """
     positions = call.positions
     at = positions.places(alive, firsts, lengths)
@@ -145,19 +162,19 @@ def part_of(
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
-    """Where the values of some rows' sequences lie."""
+    """The positions of the values of the sequences of some rows."""
     return together(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 
 def together(places: Array) -> Places:
-    """A slice in the place of numbers that follow one another."""
+    """Replaces consecutive positions by a slice; other positions are returned unchanged."""
     if len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
     return places
 
 
 def zeros(type_: Type, call: Call) -> Array:
-    """Zeros of a type, for all that there is of it in a call."""
+    """An array of zeros for all entries that values of a type have in a call."""
     positions = call.positions
     beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
     if beside is not None:

@@ -12,8 +12,9 @@ Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
 
 
 def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: Any) -> Any:
-    """Layers with these precisions for their recurrences, None for those that stay as they are, and a report
-    of the choice.
+    """A copy of layers with precisions for their recurrences, and with a report of the choice.
+
+    precisions: one for each recurrence, in the order they run; None leaves a recurrence as it is.
     """
     given = iter(precisions)
 
@@ -26,12 +27,16 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
 
 
 def without_end(layer: Layer) -> Layer:
-    """The same layers with steps that do not end sequences early."""
+    """A copy of layers whose steps do not end sequences early."""
     return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
 
 
 def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
-    """Layers with another recurrence in place of each, and a report for all of them."""
+    """A copy of layers in which each recurrence is replaced.
+
+    change: makes the new recurrence from the old one.
+    report: the report of the whole copy.
+    """
     if isinstance(layer, RNN):
         return change(layer)
     return layer.with_layers([with_recurrences(part, change) for part in layer.layers], report)

@@ -2,7 +2,7 @@
 
     step --trace--> net --schedule--> parts --engine--> kernel --parameters--> bound
 
-Every way to run one, a call, a stream, generation or a search, runs what `Program.bound` gives.
+Calls, streams, generation and beam search all run the kernel that `Program.bound` returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ Asked = str | Sequence[str]
 
 
 class NetProgram:
-    """A net, its schedule, and that made ready to run by the engine choices so far."""
+    """A net with its schedule, and its kernels for the engines requested so far."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -40,7 +40,7 @@ class NetProgram:
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule of the net."""
+        """The schedule of the net: its parts in the order they run."""
         return KeptSchedule(self.net)
 
     @computed_once
@@ -49,11 +49,11 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The schedule for the requested engines; that of a plain net is one and the same."""
+        """The schedule for the requested engines; a plain net has one for all."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:
-        """The schedule made ready to run by the engine asked for."""
+        """The kernel for the requested engines, compiled at first use."""
         if asked not in self.kernels:
             with paused_collector():
                 parts = self.schedule_for(asked)
@@ -62,18 +62,22 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """A kernel for the requested engine whose parameters change at every call."""
+        """The kernel for the requested engines, run with parameters that may change at every call."""
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]
 
 
 class Program(NetProgram):
-    """A net that takes one kind of input, with what was made of it so far.
+    """A net for one kind of inputs, with its parameters, and its kernels for the engines requested so far.
 
-    The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
-    last memories. output, memory: the structures that these have for the caller; there may be more of them
-    behind those, which are nobody else's. last: the `Spec`s that last memories are given back as.
+    net: its inputs are sequences, memories, statics and parameters; its results are the outputs and then the
+        final memories.
+    output, memory: the structures of the caller's outputs and memories. The net may have further memories
+        after these, which the caller does not see.
+    last: the `Spec`s of the final memories that a call returns.
+    memories: the number of all memories of the net.
+    params: the parameters, in the order of the net.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Program(NetProgram):
 
     @property
     def plan(self) -> Plan:
-        """The plan, where it is a single one; raises `InputError` where recurrences are nested."""
+        """The plan of the only recurrence; raises `InputError` if there are several plans."""
         whole = self.schedule.whole
         if whole is None:
             raise InputError(
@@ -99,12 +103,12 @@ class Program(NetProgram):
 
     @computed_once
     def levels(self) -> tuple[int, ...]:
-        """How many levels of sequences each output has: 1 for a value at each step, 0 for one per row."""
+        """The number of ragged levels of each output: 1 for a value per step, 0 for one per row."""
         outputs = self.net.results[: len(self.net.results) - self.memories]
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def split(self, results: Results) -> Results:
-        """The same with outputs that there is one of per row among the outputs, in the order of the net."""
+        """Moves the outputs per row, which the engine lists first in `final`, back among the outputs."""
         if 0 not in self.levels:
             return results
         steps, rows = iter(results.outputs), iter(results.final)
@@ -112,7 +116,7 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """The last memories as a call gives them back."""
+        """The final memories in the structure and the dtypes that a call returns."""
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
@@ -128,13 +132,13 @@ class Program(NetProgram):
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """The kernel with its parameters for the requested engine."""
+        """The kernel for the requested engines, bound to the parameters at first use."""
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
     def with_params(self, params: Any) -> Self:
-        """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
+        """A copy with other parameters of the same shapes and dtypes, which shares plans and machine code."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
@@ -142,17 +146,17 @@ class Program(NetProgram):
 
 
 class Beginning(Protocol):
-    """The initial memories that a model computes of its statics and parameters."""
+    """The initial memories that a model computes from its statics and parameters."""
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """The memories of `count` rows with these statics, by their places among all memories."""
+        """The computed memories of `count` rows with these statics, by their positions among all memories."""
         ...
 
 
 class StepProgram(Program):
-    """The program of one step, traced.
+    """The program of one traced step.
 
-    controlled: the programs of the same step under control, by their masks.
+    controlled: the programs of the step under a control, by the output at masked steps.
     begin: the initial memories that the model computes; None where they are zeros.
     """
 
@@ -166,12 +170,12 @@ class StepProgram(Program):
         self.controlled = dict[str | None, StepProgram]()
 
     def with_params(self, params: Any) -> Self:
-        """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
+        """A copy with other parameters of the same shapes and dtypes, which shares plans and machine code."""
         made = super().with_params(params)
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
         return made
 
     def in_precision(self, precision: Precision) -> "StepProgram":
-        """The same step in a precision, with other plans and other machine code."""
+        """A program of the step in a precision, with plans and machine code of its own."""
         return StepProgram(replace(self.traced, precision=precision), self.reverse, self.unroll)

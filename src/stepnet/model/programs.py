@@ -19,7 +19,7 @@ MOST_KINDS = 32
 
 
 def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:
-    """Adds an entry to a bounded cache; the oldest entry is removed where there are too many."""
+    """Adds an entry to a cache, and removes the oldest entries beyond `MOST_KINDS`."""
     put_latest(programs, key, program, MOST_KINDS)
 
 
@@ -38,9 +38,7 @@ class Programs(Generic[Kind]):
         self.calls = Calls[Kind]()
 
     def known(self, unknown: str) -> Kind:
-        """The program for the latest kind of inputs; raises `InputError` with the message `unknown` before
-        any.
-        """
+        """The program for the latest kind of inputs; if there is none, raises `InputError(unknown)`."""
         if self.latest is None:
             raise InputError(unknown)
         return self.latest
@@ -48,7 +46,7 @@ class Programs(Generic[Kind]):
     def prepared(
         self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
-        """The form of a call without other arguments than these, and its results if it was prepared.
+        """The form of a call with these arguments, and its results if it was prepared, else None.
 
         Nothing is checked: the form of a call that was prepared has passed all checks.
         """
@@ -68,6 +66,7 @@ class Programs(Generic[Kind]):
 
     def _found(self, programs: OrderedDict[Any, Kind], key: Any, make: Callable[[], Kind]) -> Kind:
         # A local, as other threads may make programs for other kinds of inputs meanwhile.
+        """Looks a program up, makes it at first use, and keeps it as the latest."""
         program = programs.get(key)
         if program is None:
             program = make()
@@ -76,7 +75,7 @@ class Programs(Generic[Kind]):
         return program
 
     def changed(self, change: Callable[[Kind], Kind]) -> "Programs[Kind]":
-        """Copies with each program changed, once for all kinds that share it."""
+        """A copy with each program changed, once for all kinds of inputs that share it."""
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:

@@ -1,4 +1,4 @@
-"""The checked arguments of a call, and the results in the form of the input."""
+"""The checked arguments of a call, and its results in the form of the inputs."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -27,9 +27,12 @@ NO_END = "a step with until= gives one value per row; one of its outputs is a se
 
 @dataclass(frozen=True)
 class Reading(Generic[Kind]):
-    """The checked arguments of a call.
+    """The checked arguments of a call, with the programs that run them.
 
-    running: the program of the step with its control. ends: whether sequences may end early.
+    batch: the sequences.
+    program: the program of the model, with the structures of its results.
+    running: the program that runs: that of the step with its control, if it has one.
+    ends: whether sequences may end early.
     """
 
     batch: Batch
@@ -39,12 +42,12 @@ class Reading(Generic[Kind]):
     ends: bool
 
     def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
-        """Runs the call on the engine asked for, and returns the outputs and the last memory.
+        """Runs the call on the requested engines; returns the outputs and the final memory.
 
-        calls: the prepared calls of the model, to which this one is added if it is the second of its form.
-        form: its form; None for a call that is never prepared.
+        calls: the prepared calls of the model, to which this call is added if it is due.
+        form: the form of the call; None for a call that is never prepared.
         """
-        # The first call makes much, up to its end, and none of that is garbage before.
+        # The first call makes many objects, none of which is garbage before its end.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
             if form is not None and calls.is_due(form):
@@ -52,7 +55,7 @@ class Reading(Generic[Kind]):
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """The outputs and the last memory, in the structures of the step."""
+        """Runs the call on a kernel; returns the outputs and the final memory in their structures."""
         program, call, levels = self.program, self.call, self.running.levels
         if max(levels, default=1) > 1 and (self.ends or call.last_only):
             raise InputError(NO_END if self.ends else NO_LAST)
@@ -69,13 +72,13 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Outputs in the form of the input."""
+        """Outputs in the form of the inputs; last outputs are returned unchanged."""
         if self.call.last_only:
             return outputs
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """The outputs, and the last memories in the dtypes that they are carried in."""
+        """Runs the call on a kernel; returns the outputs, and the final memories in the loop's dtypes."""
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 
@@ -88,7 +91,11 @@ def call_of(
     mask: Any,
     begun: Any,
 ) -> Call:
-    """The call of a batch from these memories. statics: those of each recurrence, in the order they run."""
+    """The call of a batch that begins with these memories.
+
+    statics: the statics of each recurrence, in the order they run.
+    mask, begun: the arguments of the call, which are checked here.
+    """
     beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}
     return Call(
         batch.positions.with_statics(beside),

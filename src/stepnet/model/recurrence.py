@@ -30,7 +30,7 @@ class RNN(Declared):
     Args:
         step: step(x, memory, params) -> (output, memory), each an array [rows, features...] or a nested dict,
             tuple or namedtuple of such arrays. A step with parameters named `statics` or `index` gets them
-            too: values that each sequence has once, and how many steps of the sequence came before.
+            too: values that each sequence has once, and the number of earlier steps of the sequence.
         params: The parameters, arrays in any structure. They are copied here. Arrays that the step captures
             are copied when it is traced.
         memory: The features of the memory: 64, (4, 16), {"h": 64, "c": 64} or `Spec`s. The dtype is the
@@ -38,13 +38,13 @@ class RNN(Declared):
         inputs: The features of the inputs, likewise. Without it they are known at the first call.
         statics: The features of the statics, likewise.
         reverse: Whether each sequence runs from its own last step to its first.
-        unroll: How many steps the code of the loop holds one after the other. Results do not depend on it.
+        unroll: The number of steps in one pass of the compiled loop. Results do not depend on it.
         until: A function of a step's output and next memory that returns a bool per row. A sequence ends with
             the first step for which it is True, that step included. The outputs are then a shorter `Ragged`,
             whatever the inputs are.
 
     Attributes:
-        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+        report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
         InputError: For arguments of another form.
@@ -65,10 +65,10 @@ class RNN(Declared):
            [0.76, 0.76]], dtype=float32)
     """
 
-    # ---- what it is made of
+    # ---- construction and copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
+        """Pickles the arguments of the constructor: a copy is traced and compiled again."""
         made = partial(
             RNN,
             memory=self.memory,
@@ -81,7 +81,7 @@ class RNN(Declared):
         return remade, (made, self.step, self.params, self.precision, self.report)
 
     def with_params(self, params: Any) -> "RNN":
-        """The same recurrence with other parameters.
+        """A copy of the recurrence with other parameters.
 
         Nothing is traced, planned or compiled again: both recurrences share their compiled code. The
         parameters are copied here and packed at the first call. Arrays that the step captures stay as they
@@ -109,7 +109,7 @@ class RNN(Declared):
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
-        """The same recurrence traced with parameters of other shapes or dtypes, where they are others."""
+        """The recurrence itself, or a newly traced copy if the parameters have other shapes or dtypes."""
         pairs = zip(leaves(params), leaves(self.params), strict=True)
         if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
             return self
@@ -117,13 +117,16 @@ class RNN(Declared):
         return function(made, step, params, precision, report)
 
     def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
-        """The same recurrence in a precision, with a report of the choice. `stepnet.quantize` makes both."""
+        """A copy of the recurrence in a precision, with a report of the choice by `stepnet.quantize`."""
         return self.changed(
             lambda program: program.in_precision(precision), precision=precision, report=report
         )
 
     def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
-        """The same with other attributes, and a change to each program."""
+        """A copy with other attributes.
+
+        change: makes a program of the copy from one of the original.
+        """
         made = object.__new__(type(self))
         vars(made).update(vars(self) | attributes)
         made.programs = self.programs.changed(change)
@@ -202,11 +205,11 @@ class RNN(Declared):
         reading = self.read(sequences, initial, statics, lengths, last_only, **control)
         return reading.run(asked, programs.calls, form)
 
-    # ---- as any other model
+    # ---- members of every model
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the recurrence was made with."""
         return Declaration(self.inputs, self.statics, leaves(self.params))
 
     @property
@@ -215,7 +218,7 @@ class RNN(Declared):
         return self.until is not None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """The arguments of a call without other arguments, checked, with the program that runs them."""
+        """The checked arguments of a call without further arguments, with the program that runs them."""
         return self.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -224,7 +227,7 @@ class RNN(Declared):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """The recurrence that a stream steps; raises `InputError` for one that has no stream."""
-        from stepnet.model.streams.layers import StreamedRecurrence  # late: not everybody has streams
+        from stepnet.model.streams.layers import StreamedRecurrence  # late: few processes have streams
 
         if self.reverse:
             raise InputError(
@@ -291,7 +294,7 @@ class RNN(Declared):
         ([array([2., 4.]), array([6.])], 2.0)
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        from stepnet.model.scopes import step_scopes  # late: it is not what runs
+        from stepnet.model.scopes import step_scopes  # late: calls do not need it
 
         return step_scopes(self, sequences, initial, statics, lengths, control)
 
@@ -315,7 +318,10 @@ def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, .
 def remade(
     made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None, report: Any
 ) -> RNN:
-    """A copy of a recurrence in its precision."""
+    """Rebuilds a recurrence when it is unpickled.
+
+    made: makes the recurrence from its step and its parameters.
+    """
     rnn = made(step, params)
     return rnn if precision is None else rnn.in_precision(precision, report)
 

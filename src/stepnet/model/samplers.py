@@ -1,4 +1,4 @@
-"""Symbols drawn by their scores: `sampling`, on arrays and as a part of a net."""
+"""`sampling`: symbols drawn with the probabilities of their scores, on arrays and inside a net."""
 
 import math
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from stepnet.compiler.values.arguments import number, whole
 
 Array = np.ndarray
 MOST_SYMBOLS = 256
-"""Of how many symbols a net draws. It compares each score with every other."""
+"""The largest number of symbols among which a net draws: it compares each score with every other."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampler of `generate`; `sampling` makes it, and describes the arguments."""
+    """A sampler for `generate`, as `sampling` makes it from these arguments."""
 
     temperature: float
     top_k: int | None
@@ -37,7 +37,10 @@ class Sampling:
         return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
 
     def of_values(self, scores: Traced, random: Traced) -> Traced:
-        """The same for values of a step. A net does not sort: it sums what ranks above each symbol."""
+        """The symbol of each row, as values of the step that is being traced.
+
+        A net does not sort: the rank of a symbol is the number of symbols above it.
+        """
         count = scores.type.shape[0]
         known = scores.astype(np.float64)
         mine, other = known[:, :, None], known[:, None, :]
@@ -57,7 +60,7 @@ class Sampling:
 
 
 def sum_of(weights: Traced, above: Traced) -> Traced:
-    """For each symbol the sum of the weights of those that rank above it."""
+    """The sum, for each symbol, of the weights of the symbols that rank above it."""
     return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)
 
 

@@ -1,4 +1,4 @@
-"""Looking inside a recurrence: every named value of every step, computed by the interpreter.
+"""The inside of a recurrence: every named value of every step, computed by the interpreter.
 
 The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
 whose results are the named values, on the same inputs.
@@ -34,7 +34,7 @@ from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 SHOWN = 4
-"""The count of numbers that are shown of a value."""
+"""The largest number of elements of a value that are printed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """The first numbers of an array; of inner sequences how many there are."""
+    """The first elements of an array as text; for inner sequences, the number of them."""
     if value is None:
         return ""
     if isinstance(value, Ragged):
@@ -130,7 +130,7 @@ def numbers_text(value: Any) -> str:
     return " ".join([*shown, *["..."][: flat.size > SHOWN]])
 
 
-# ---- finding them ------------------------------------------------------------------------------------------
+# ---- recording ---------------------------------------------------------------------------------------------
 
 
 def step_scopes(
@@ -141,7 +141,7 @@ def step_scopes(
     lengths: Any,
     control: Controls,
 ) -> Scopes:
-    """Every named value of every step of the sequences."""
+    """Runs a recurrence step by step; returns every named value of every step."""
     if nested.is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
@@ -172,7 +172,7 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """True for a static that is a sequence, which every step sees whole."""
+    """Whether a value is a static sequence, which every step sees whole."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
@@ -191,7 +191,10 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 
 
 def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
-    """The outputs and next memories after masking; those of the step itself are not masked."""
+    """The outputs and next memories after masking, by name; those of the step itself are not masked.
+
+    record: the recorded values, in which the outputs under the mask begin at `first`.
+    """
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
     places = [
@@ -202,15 +205,17 @@ def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: in
     return {name: record.ragged(place) for name, place in named.items()}
 
 
-# ---- what there is at each step ----------------------------------------------------------------------------
+# ---- recorded values ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RecordedValues:
-    """The values of a recurrence, step after step: for each step those of all sequences that have it.
+    """The values of a recurrence step after step: for each step, those of all sequences that have it.
 
-    types: of the values. offsets: of the steps that count. order: the places of these steps among all, in the
-    order of the sequences.
+    types: the type of each value.
+    steps: for each step, the sizes of its sequences and its values.
+    offsets: the offsets of the sequences, counting only steps before an early end.
+    order: the positions of these steps among all recorded steps, in the order of the sequences.
     """
 
     types: list[Type]
@@ -219,7 +224,7 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """One value at every step of every sequence."""
+        """The value at a position, as a Ragged over every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -239,22 +244,22 @@ class RecordedValues:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """A constant, repeated at every step."""
+        """A constant array, as a Ragged that repeats it at every step."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """The offsets of the inner sequences of a step."""
+    """The offsets of the inner sequences of a step, for a value of this type."""
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 
 
 def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> RecordedValues:
-    """The values of a recurrence at each step: the results of the net of named values, then those of its own
-    body.
+    """Runs a recurrence step by step in the interpreter, and records values at each step.
 
-    Steps after an early end do not count.
+    These are the results of `seen`, the net of named values, followed by the results of the recurrence's own
+    body. Steps after an early end do not count.
     """
     net, packed = called.running.net, PackedCall.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")

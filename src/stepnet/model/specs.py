@@ -18,8 +18,11 @@ Array = np.ndarray
 
 
 def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
-    """Raises `InputError` for inputs (or another `kind` of values) whose features differ from the declared
-    ones.
+    """Raises `InputError` for inputs whose structure or features differ from the declared ones.
+
+    declared: the declared `Spec`s; None accepts all inputs.
+    given: the `Spec`s of the inputs.
+    kind, owner: the words for the values and for the model in messages.
     """
     if declared is None:
         return

@@ -37,7 +37,7 @@ Outputs = dict[str, Any]
 LENGTHS = (1, 2, 7, 20, 33)
 """The lengths of the random sequences. None is empty: the mean of no steps is NaN in every model."""
 DRAWS = 2
-"""How often the weights are rounded anew."""
+"""The number of times that the weights are rounded anew."""
 ENGINES = ("llvm", "interpret")
 
 
@@ -46,7 +46,10 @@ ENGINES = ("llvm", "interpret")
 
 @dataclass(frozen=True)
 class WithStates:
-    """A model function: the outputs of layers, and their final states by their names in files of ONNX."""
+    """A model function that returns the outputs of layers, and their final states by ONNX names.
+
+    last: whether the output is the last output of each sequence.
+    """
 
     layer: Layer
     last: bool
@@ -56,7 +59,7 @@ class WithStates:
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """{"output": ..., "final_h_0": [directions, hidden] of each sequence, ...}."""
+        """The outputs {"output": ..., "final_h_0": [directions, hidden] of each sequence, ...}."""
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
@@ -73,14 +76,21 @@ class WithStates:
 
 @dataclass(frozen=True)
 class Side:
-    """A model to compare. path: its name in messages."""
+    """One of two models to compare.
+
+    graph: the model as a graph.
+    path: its name in messages.
+    """
 
     graph: Graph
     path: str
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """The side of a model; states: whether the final states of layers are among the outputs."""
+        """The side of a model.
+
+        states: whether the final states of layers are among the outputs.
+        """
         path = source.path or repr(source.model)
         return cls(graph_of(source.model, path, states), path)
 
@@ -91,7 +101,7 @@ class Side:
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The net in float64 with its parameters: as they are, and rounded anew."""
+        """The nets in float64 with their parameters: as they are, and then rounded anew `DRAWS` times."""
         program, random = self.graph.program, np.random.default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
         for _ in range(DRAWS):
@@ -100,7 +110,7 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """The outputs by name, in float64: with the weights as they are, and rounded anew."""
+        """Yields the outputs by name, in float64: with the weights as they are, and then rounded anew."""
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
@@ -134,7 +144,7 @@ def graph_of(model: Any, path: str, states: bool) -> Graph:
 
 @dataclass(frozen=True)
 class AllSteps:
-    """A model function: the outputs of layers at all steps."""
+    """A model function that returns the outputs of layers at all steps."""
 
     layer: Layer
 
@@ -143,7 +153,7 @@ class AllSteps:
         return "all_steps"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The outputs."""
+        """The outputs of the layers at all steps."""
         return self.layer(x)[0]
 
 
@@ -163,7 +173,7 @@ def moved(array: Array, random: np.random.Generator) -> Array:
 
 
 def moved_literal(value: Any, random: np.random.Generator) -> Any:
-    """An attribute, rounded anew if it is an array."""
+    """An attribute of a node; an array is rounded anew."""
     return Literal(moved(value.value, random)) if isinstance(value, Literal) else value
 
 
@@ -174,8 +184,10 @@ def moved_literal(value: Any, random: np.random.Generator) -> Any:
 class Compared:
     """The comparison of an output over some sequences, feature by feature.
 
-    difference: the largest difference. rounding: the largest change when weights are rounded anew. largest:
-    the largest number. count, not_finite: how many numbers there are, and how many are NaN or infinite.
+    difference: the largest difference between the models.
+    rounding: the largest change when weights are rounded anew.
+    largest: the largest number of the output.
+    count, not_finite: the count of numbers, and of those that are NaN or infinite.
     """
 
     difference: Array
@@ -185,7 +197,7 @@ class Compared:
     not_finite: int
 
     def together(self, other: "Compared") -> "Compared":
-        """The comparison over the sequences of both."""
+        """Joins two comparisons into one over the sequences of both."""
         return Compared(
             np.maximum(self.difference, other.difference),
             np.maximum(self.rounding, other.rounding),
@@ -198,7 +210,7 @@ class Compared:
 def verify_models(
     one: FileModel, other: FileModel, samples: Iterable[Ragged] | None = None, *, seed: int = 0
 ) -> Verdict:
-    """The largest difference of the outputs of two models over the same sequences, in float64.
+    """The verdict on two models: the largest difference of their outputs over the same sequences, in float64.
 
     Args:
         one: A model.
@@ -239,7 +251,7 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """The names of the outputs of a model; [""] of layers."""
+    """The names of the outputs of a graph; [""] for layers, which have one output without a name."""
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]
@@ -253,7 +265,13 @@ def verdict(
     steps: int,
     longest: int,
 ) -> Verdict:
-    """The verdict on all sequences: the numbers of the feature that is worst."""
+    """The verdict on all sequences, with the numbers of the worst feature.
+
+    found: the comparison of each output, by name.
+    alone: the names of the outputs that only one model has.
+    sequences, steps: the count of sequences, and of all their steps.
+    longest: the largest length of a sequence.
+    """
     reason = not_finite(sum(each.not_finite for each in found.values()), sum(e.count for e in found.values()))
     if alone:
         reason = f"only one model has the outputs {', '.join(sorted(alone))}"
@@ -274,9 +292,9 @@ def verdict(
 
 
 def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
-    """The largest quotient of a difference and what rounding explains, over the features, and both.
+    """The worst feature of an output: (difference / allowed, difference, allowed).
 
-    least: the rounding of float64.
+    least: the rounding of float64, which is always allowed.
     """
     allowed = ROUNDINGS * output.rounding + least
     with np.errstate(invalid="ignore"):  # infinity by infinity
@@ -288,7 +306,10 @@ def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
 def compared(
     sides: tuple[Side, Side], sequences: Any, statics: Any, several: tuple[bool, bool]
 ) -> tuple[dict[str, Compared], set[str]]:
-    """The comparison of each output of both sides, and the names of the outputs that only one side has."""
+    """The comparison of each output of both sides, and the names of the outputs that only one side has.
+
+    several: whether the model of each side has more than one output, not counting final states of layers.
+    """
     first, second = ([*side.outputs(sequences, statics)] for side in sides)
     names = paired(sides, first[0], second[0])
     found = {a or b: one_compared([x[a] for x in first], [x[b] for x in second]) for a, b in names}
@@ -299,7 +320,10 @@ def compared(
 
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
-    """The comparison of an output. first, second: of each side as it is, and with weights rounded anew."""
+    """The comparison of one output.
+
+    first, second: the output of each side, as it is and then with weights rounded anew.
+    """
     sides = [[values_of(each).reshape(len(values_of(each)), -1) for each in side] for side in (first, second)]
     here, there = sides[0][0], sides[1][0]
     finite = np.isfinite(here)
@@ -319,7 +343,7 @@ def values_of(output: Any) -> Array:
 
 
 def apart(one: Array, other: Array) -> Array:
-    """The difference of each number; infinity where only one is NaN or infinite."""
+    """The absolute difference of each number; infinity where exactly one is NaN or infinite."""
     with np.errstate(invalid="ignore"):
         away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
     return np.where(np.isnan(away), np.inf, away)
@@ -379,7 +403,7 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
 
 
 def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tuple[str, str]]:
-    """The names of the outputs to compare: those of both sides, or the only one and the one like it.
+    """The pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
 
     Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
     """
@@ -401,7 +425,7 @@ def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tu
 
 
 def shape_text(output: Any) -> str:
-    """The features of an output, and how often there is one."""
+    """The features of an output, and whether it has a value per step or per sequence, for messages."""
     if isinstance(output, Ragged):
         return f"{list(output.features)} at every step"
     return f"{list(output.shape[1:])} for each sequence"

@@ -34,7 +34,7 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """The step, wrapped so that each trace records the names of its values in `names`.
+    """A step that runs `step` and records the names of its values in `names` whenever it is traced.
 
     A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
     named by their roles in the recurrence.
@@ -47,7 +47,7 @@ def watched(step: Step, names: Names) -> Step:
         builder = leaves(memory)[0].builder
         result, returned, inside = watching(lambda: step(x, memory, params, **extras))
         if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
-            return cast("Any", result)  # which is refused, as it is where nobody watches
+            return cast("Any", result)  # refused later, as in a trace that is not watched
         output, after = cast("tuple[Any, Any]", result)
         last = roles(outputs=output, after=after)
         local = inside.values | local_values(returned, code, builder)
@@ -107,7 +107,7 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 def children(value: Any) -> list[tuple[Any, Any]]:
     """The items of a plain container, with their keys."""
     if isinstance(value, dict):
-        return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # whatever a subclass has for its own
+        return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # not the `items` of a subclass
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
     named = isinstance(fields, tuple) and len(cast("tuple[Any]", fields)) == len(held)
     keys = cast("tuple[Any]", fields) if named else range(len(held))

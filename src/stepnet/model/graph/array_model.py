@@ -25,9 +25,9 @@ USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An input of a model.
+    """An input of a model of arrays.
 
-    name: its name.
+    name: the name of the input.
     axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
     features: the sizes of its features.
     dtype: its dtype.
@@ -42,21 +42,21 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """Whether it has a value per step."""
+        """Whether the input has a value per step."""
         return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
     def is_lengths(self) -> bool:
-        """Whether it is the lengths of the sequences."""
+        """Whether the input is the lengths of the sequences."""
         return self.axes == "lengths"
 
 
 @dataclass(frozen=True)
 class ArrayModel:
-    """A model of arrays; a subclass computes its outputs.
+    """A model whose inputs are arrays with axes; a subclass computes its outputs.
 
-    path: its file.
-    inputs: its inputs, with their axes.
+    path: the file of the model.
+    inputs: the inputs with their axes.
     """
 
     path: str
@@ -78,13 +78,13 @@ class ArrayModel:
 
     @property
     def has_lengths(self) -> bool:
-        """Whether one of its inputs is the lengths of the sequences."""
+        """Whether one of the inputs is the lengths of the sequences."""
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
         """The inputs of a call with their axes, by name.
 
-        x, statics: the arguments of the call.
+        x, statics: the sequences and the statics of the call.
         """
         named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
         values: dict[str, Any] = {**named, **(statics or {})}
@@ -107,11 +107,12 @@ def graph_of(model: ArrayModel) -> Graph:
 
 
 def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
-    """The graph for the first combination of axes that fits; if none does, raises `ModelError` with the
-    reason why the first combination does not.
+    """The graph for the first combination of axes that fits.
 
     ways: combinations of the axes of all inputs.
     make: makes the graph for one combination, or raises `AxesError`.
+
+    Raises `ModelError` if none fits, with the reason why the first does not.
     """
     problem: Exception | None = None
     for axes in islice(ways, MOST_WAYS):

@@ -1,6 +1,4 @@
-"""Gradients of a model: the arguments, parameters, inputs and statics, with respect to which they
-are taken.
-"""
+"""The gradient source of a graph: its arguments as the inputs of a net."""
 
 from typing import cast
 
@@ -14,7 +12,10 @@ from stepnet.model.reading import Reading
 
 
 class ModelSource:
-    """See `GradientSource`. Arrays that the model captures are constants: nothing is their gradient."""
+    """The gradient source of a graph.
+
+    Arrays that the model captures are constants and have no gradient.
+    """
 
     kinds = ("params", "inputs", "statics")
     ends_early = False
@@ -23,7 +24,7 @@ class ModelSource:
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The arguments of a call; raises `InputError` for those that do not fit, or that no model has."""
+        """The checked arguments of a call; raises `InputError` if they do not fit or belong to layers."""
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         reading = self.programs.read(call.sequences, call.statics, call.lengths, time_major)
@@ -36,11 +37,14 @@ class ModelSource:
         return CallArguments(reading, arrays, self.places(program), structures, gives_final=False)
 
     def blank(self) -> tuple[Program, Places]:
-        """See `GradientSource`."""
+        """The latest program and the positions of its inputs; raises `InputError` before the first."""
         return self.programs.program, self.places(self.programs.program)
 
     def places(self, program: GraphProgram) -> Places:
-        """The places of inputs by kind. A static with which a recurrence begins is a memory of the net."""
+        """The positions of a program's inputs by kind.
+
+        A static with which a recurrence begins is a memory of the net.
+        """
         ends = program.ends
         return {
             "params": ends.parameters[: len(leaves(self.programs.params))],
@@ -50,7 +54,7 @@ class ModelSource:
 
 
 def check_no_layers(call: UncheckedCall) -> None:
-    """Raises `InputError` for arguments that are of layers alone."""
+    """Raises `InputError` for arguments that only layers take."""
     control = {name: value for name, value in call.control.items() if name != "time_major"}
     of_layers = {"initial": call.initial, "last_only": call.last_only or None, **control}
     for name, value in of_layers.items():

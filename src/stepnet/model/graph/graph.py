@@ -1,4 +1,4 @@
-"""A model as a value: `Graph`."""
+"""`Graph`: a model of whole sequences."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ class Graph(Model):
         return self._programs.run(sequences, statics, lengths, self.engine_order(engine), time_major)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """The outputs as values of another model, of which this one is a part."""
+        """Calls the model inside another model that is being traced; returns values of the other model."""
         if lengths is not None or engine != "auto" or time_major:
             raise refuse(
                 "lengths=, engine= and time_major= are not for a graph inside a model: "
@@ -114,11 +114,11 @@ class Graph(Model):
             )
         return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
-    # ---- as any other model
+    # ---- members of every model
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs, statics and parameters that it was made with."""
+        """The inputs, statics and parameters that the graph was made with."""
         return Declaration(self.inputs, self.statics, leaves(self.params))
 
     @property
@@ -127,11 +127,14 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """The arguments of a call, checked, with the program that runs them; `last_only` changes neither."""
+        """The checked arguments of a call, with the program that runs them; `last_only` has no effect."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call; last_only: whether those of each step are cut to the last step."""
+        """The outputs of a call.
+
+        last_only: whether outputs per step are cut to the last step.
+        """
         outputs = self(sequences, engine=engine)
         return transform(last_step, outputs) if last_only else outputs
 
@@ -149,7 +152,7 @@ class Graph(Model):
         return ModelSource(self._programs)
 
     def with_params(self, params: Any) -> "Graph":
-        """The same model with other parameters. Nothing is traced, planned or compiled again.
+        """A copy of the model with other parameters. Nothing is traced, planned or compiled again.
 
         Args:
             params: The new parameters, in the structure, shapes and dtypes of the old ones.
@@ -164,7 +167,7 @@ class Graph(Model):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
+        """Pickles the arguments of the constructor: a copy is traced and compiled again."""
         return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
 
     def __repr__(self) -> str:
@@ -176,7 +179,7 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """The output at the last step of each sequence, zeros for an empty one; an output per sequence stays."""
+    """The output at each sequence's last step, zeros for an empty one; others are unchanged."""
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

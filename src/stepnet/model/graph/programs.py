@@ -1,4 +1,4 @@
-"""The programs of a model: one for each combination of input types, and how calls of them run."""
+"""The programs of a graph: one for each combination of input types, and the calls of these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it 
 
 
 class GraphProgram(Program):
-    """The program of a model: of its net with the work of single steps inside the recurrences."""
+    """The program of a graph; its schedule depends on the requested engines."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
@@ -35,11 +35,11 @@ class GraphProgram(Program):
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The parts in the order they run, if no engine is requested."""
+        """The schedule for `engine="auto"`."""
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The parts, each of a kind that the first engine possible runs."""
+        """The schedule for the requested engines, each part of which the first possible engine runs."""
         order = order_of(asked)
         if order not in self.placed:
             self.placed[order] = place(self.net, engines_of(order))
@@ -47,7 +47,10 @@ class GraphProgram(Program):
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
-    """The net with precisions as marks on its recurrences, by their numbers."""
+    """A copy of a net with precisions on some of its recurrences.
+
+    marks: the precisions by the numbers of the recurrences' nodes.
+    """
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
         operands = [places[operand] for operand in node.inputs]
@@ -57,7 +60,7 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """A traced model with these precisions for its recurrences; as it is where there are none."""
+    """A copy of a traced model with a precision for each recurrence; the model itself if none are given."""
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
@@ -65,10 +68,10 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
 
 
 class GraphPrograms:
-    """The programs of a model for the kinds of inputs so far.
+    """The programs of a graph, one for each kind of inputs so far.
 
-    inputs, statics: the `Spec`s that were declared, or None. precisions: those of the model's recurrences;
-    none for what is not quantized.
+    inputs, statics: the declared `Spec`s, or None.
+    precisions: the precision of each recurrence of the model; empty for a model that is not quantized.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class GraphPrograms:
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
-        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
@@ -120,7 +123,7 @@ class GraphPrograms:
         return Reading(batch, program, program, call, ends=False)
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """The outputs of a call."""
+        """Runs a call, by its executable if it was prepared; returns the outputs."""
         self.check_model()
         programs, form = self.programs, None
         if statics is None and lengths is None:
@@ -131,7 +134,7 @@ class GraphPrograms:
         return reading.run(checked_engine(engine), programs.calls, form)[0]
 
     def check_model(self) -> None:
-        """Raises `InputError` for a model that is no longer what was traced, as a module may be."""
+        """Raises `InputError` for a model that has changed since it was traced, as a module may."""
         if (check := getattr(self.model, "check_unchanged", None)) is not None:
             check()
 
@@ -144,7 +147,7 @@ class GraphPrograms:
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """The same with recurrences in these precisions."""
+        """A copy with a precision for each recurrence of the model."""
         return self.changed(
             self.params,
             precisions,
@@ -157,7 +160,10 @@ class GraphPrograms:
         precisions: tuple[Precision, ...],
         change: Callable[[GraphProgram], GraphProgram],
     ) -> "GraphPrograms":
-        """The same with other parameters and precisions, and a change to each program."""
+        """A copy with other parameters and precisions.
+
+        change: makes a program of the copy from one of the original.
+        """
         made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics
         made.programs = self.programs.changed(change)

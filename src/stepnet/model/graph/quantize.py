@@ -64,29 +64,29 @@ def quantize(
     keep: float = 1.0,
     engine: Asked = "auto",
 ) -> Any:
-    """The model with recurrences in fewer bits, as far as the outputs for the samples stay what they are.
+    """The model with its recurrences in fewer bits, as far as its outputs for samples stay within a bound.
 
     Weights have one scale for each unit of each gate. The engine llvm finds the scale of inputs and memory
     anew at each step of each sequence; for the engine onednn the samples give it. Each recurrence is tried
-    alone. Then those that cost least are changed first, each to the fewest bits with which all outputs are
-    still within the bound.
+    alone. Then the recurrences with the smallest errors are changed first, each to the fewest bits with which
+    all outputs are still within the bound.
 
     Args:
         model: A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`, in float32.
         samples: Inputs such as those that will run, each as a call takes them: `Ragged`s, arrays [batch,
             time, features...], or structures of these. A handful is enough.
-        dtype: "int8", "bfloat16", or "auto" for the fewer bits of both that do.
-        within: How far an output may be from that in float32: the root of the mean square of the differences,
-            relative to that of the output. 0.02 by default for "auto", and no bound for one dtype.
-        statics: The statics of each sample, of a model that has some.
-        keep: The part of the inputs' numbers that lies within the scales of int8, for onednn. With 0.999 the
-            largest of a thousand saturate, and the others are finer for it.
-        engine: The engine to run it, or several in order of preference: a recurrence is run by the first one
-            that has it in fewer bits.
+        dtype: "int8", "bfloat16", or "auto" for the fewest bits within the bound.
+        within: The largest error of an output: the root mean square of its differences from float32, relative
+            to the root mean square of the output. 0.02 by default for "auto", and no bound for one dtype.
+        statics: The statics of each sample, for a model that has statics.
+        keep: The share of the inputs' numbers that the scales of int8 cover, for onednn. With 0.999 the
+            largest of a thousand numbers saturates, and the others have finer steps.
+        engine: An engine, or several in order of preference: each recurrence runs on the first one that
+            supports it in fewer bits.
 
     Returns:
-        A model of the same kind. Its `report` says what was chosen, and prints. "auto" is the order of
-        engines that was given here for a `Graph`, and for layers llvm.
+        A model of the same kind, with the choices and errors in its `report`. For a quantized `Graph`,
+        `engine="auto"` is the order of engines given here; for layers it is llvm.
 
     Raises:
         InputError: For samples without steps or with NaN or infinity, outputs with NaN, and arguments of
@@ -124,7 +124,7 @@ def quantize(
 
 
 def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
-    """The model of the outputs of layers. A step that ends sequences early runs all of them."""
+    """A graph of the outputs of layers, without early ends: its steps run to the end of each sequence."""
     tried = without_end(layers)
 
     def outputs(x: Any, params: Any) -> Any:
@@ -137,7 +137,11 @@ def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
 
 
 def chosen(trials: Trials, dtypes: Sequence[str], bound: float) -> tuple[tuple[Precision, ...], Quantization]:
-    """The precision of each recurrence, and the report of the choice."""
+    """Chooses a precision for each recurrence; returns the precisions and the report of the choice.
+
+    dtypes: the dtypes to try, in order of preference.
+    bound: the largest relative error of an output.
+    """
     options = trials.options(dtypes)
     alone = {(n, option.dtype): trials.worst({n: option}) for n, made in options.items() for option in made}
     choices: dict[int, Precision] = {}

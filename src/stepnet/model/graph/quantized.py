@@ -1,4 +1,4 @@
-"""A quantized model as a value: `QuantizedGraph`."""
+"""`QuantizedGraph`: a graph with recurrences in fewer bits."""
 
 from functools import partial
 from typing import Any
@@ -12,13 +12,13 @@ from stepnet.model.program import Asked
 
 
 class QuantizedGraph(Graph):
-    """A model some of whose recurrences run in fewer bits. `quantize` makes one.
+    """A graph with some recurrences in fewer bits, as `quantize` makes it.
 
-    It is a `Graph` in all else. `engine="auto"` stands for the engines that it was quantized for.
+    All else is as for a `Graph`, but `engine="auto"` stands for the engines that it was quantized for.
 
     Attributes:
         engines: The names of the engines that it was quantized for.
-        report: What was chosen and why, and the errors on the samples; print(graph.report).
+        report: The choices with their reasons, and the errors on the samples; print(graph.report).
     """
 
     engines: tuple[str, ...]
@@ -44,11 +44,11 @@ class QuantizedGraph(Graph):
         return self.engines if asked == "auto" else checked_engine(asked)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Refused: in another model its recurrences would lose their numbers of bits."""
+        """Raises `StepError`: inside another model, the recurrences would lose their precisions."""
         raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arguments it was made from, as for a `Graph`."""
+        """Pickles the arguments of the constructor, the precisions and the report."""
         made = partial(Graph, inputs=self.inputs, statics=self.statics)
         return remade, (made, self.model, self.params, self._programs.precisions, self.report, self.engines)
 
@@ -61,5 +61,8 @@ def remade(
     report: Quantization,
     engines: tuple[str, ...],
 ) -> QuantizedGraph:
-    """A copy of a quantized graph."""
+    """Rebuilds a quantized graph when it is unpickled.
+
+    made: makes the graph from the model and its parameters.
+    """
     return QuantizedGraph.of(made(model, params), precisions, report, engines)

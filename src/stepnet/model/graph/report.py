@@ -35,7 +35,7 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """The error of arrays beside those in float32."""
+        """The error of an output, from its arrays in low precision and in float32, one of each per sample."""
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )
@@ -44,7 +44,7 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """rms relative to scale."""
+        """The rms error divided by the scale; 0 without any error."""
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )
@@ -58,7 +58,7 @@ class OutputError:
 
 
 def rms(values: Array) -> float:
-    """The root of the mean square; 0 of no numbers."""
+    """The root of the mean square of numbers; 0 for no numbers."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
@@ -72,7 +72,7 @@ class QuantizedRecurrence:
         dtype: float32, bfloat16 or int8.
         precision: This dtype with the scale and the shift of the inputs; None in float32.
         alone: The largest relative error of an output with this recurrence alone in a dtype, as tried.
-        reasons: For a dtype that was not chosen, why.
+        reasons: The reason for each dtype that was not chosen, by dtype.
     """
 
     number: int

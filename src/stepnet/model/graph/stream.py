@@ -1,4 +1,4 @@
-"""A model as the step of one recurrence: how a stream runs a graph.
+"""Models as the step of one recurrence, so that a stream can run a graph.
 
     h, _ = gru(table[words])                step(word, h):
     h, _ = lstm(h)                   ->         y, h0 = gru's step(table[word], h0)
@@ -8,8 +8,8 @@
 The parts of the model's schedule are laid end to end in one body, as `one_step` copies them, so a step has
 the bits of the whole call. The memories of all recurrences are the memory of the step.
 
-A value that a sequence has once, as a final memory or the last output, is a running value in a stream: after
-each step it is what a call of the sequence up to there would give. It may be an output, or become one by
+A value per sequence, such as a final memory or the last output, is a running value in a stream: after each
+step it is the value that a call over the steps so far would return. It may be an output, or become one by
 operations within a row. A model that needs later steps, or reads a final value at earlier steps, is refused.
 """
 
@@ -59,7 +59,7 @@ def why_not(net: Net) -> str | None:
 
 
 def wrong_operation(node: Node) -> str | None:
-    """The reason why an operation of a model has no meaning for a single step; None if it has one."""
+    """The reason why an operation has no meaning for a single step of a model; None if it has one."""
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
@@ -71,7 +71,7 @@ def wrong_operation(node: Node) -> str | None:
 
 @dataclass
 class Composition:
-    """A body while it is made.
+    """The body of a composed step while it is made.
 
     net: the schedule's net.
     values: the numbers in `builder` of the values of `net` so far.
@@ -96,14 +96,14 @@ class Composition:
         return self.values[number]
 
     def value(self, number: int) -> int:
-        """The number in the body of a value: of a part so far, or computed outside of parts."""
+        """The number in the body of a value of the schedule's net, which is copied at first use."""
         if number not in self.values:
             node = self.net.nodes[number]
             operands = [self.value(operand) for operand in node.inputs]
             if node.operation == "reduce" or (
                 node.operation == "expand" and not self.is_constant(operands[0])
             ):
-                # The last step so far is this one, and a value per row is the value at this step.
+                # A step is the last one so far, and a value per row is the value at the step.
                 self.values[number] = operands[0]
             else:
                 changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}
@@ -111,11 +111,11 @@ class Composition:
         return self.values[number]
 
     def is_constant(self, number: int) -> bool:
-        """Whether a value of the body is one for all rows."""
+        """Whether a value of the body is the same for all rows."""
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds the results of a part that has a plan, and the memories of its recurrence."""
+        """Adds a part with a plan to the body: its results, and the memories of its recurrence."""
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
@@ -134,7 +134,7 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """The operands of a part in the order of its plan's inputs."""
+        """The numbers in the body of a part's operands, in the order of its plan's inputs."""
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -145,7 +145,7 @@ class Composition:
         ]
 
     def zeros(self, node: Node) -> int:
-        """The number of zeros for each row, of the type of a node."""
+        """Adds zeros for each row, of the type of a node, to the body; returns their number."""
         zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
         return self.builder.add("expand", zeros, extent=ROWS)
 
@@ -169,7 +169,7 @@ def memory_specs(nodes: Sequence[Node]) -> Any:
 
 @dataclass(frozen=True)
 class ComputedBeginning:
-    """The initial memories of a model, computed of its statics and parameters.
+    """The initial memories of a model, computed from its statics and parameters.
 
     program: of a net whose inputs are the statics and the parameters, and whose results are these memories.
     params: the parameters, in the order of the net.
@@ -181,7 +181,7 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """The memories of `count` rows with these statics, by their places."""
+        """The computed memories of `count` rows with these statics, by their positions."""
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         made = run_net(self.program, [*statics, *self.params], call, engine)
         return dict(zip(self.places, made, strict=True))
@@ -190,7 +190,7 @@ class ComputedBeginning:
 def composed(
     schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
 ) -> StepProgram:
-    """The step of a model whose schedule this is; raises `InputError` for a model that has no stream.
+    """The program of one step of a model with this schedule; raises `InputError` if it has no stream.
 
     inputs, statics: the structures of the model's inputs, with a `Spec` for each.
     params: its parameters, in the order of the net.
@@ -221,7 +221,12 @@ def composed(
 
 @dataclass(frozen=True)
 class GraphStep:
-    """A graph as the recurrence that a stream steps. engine: the engines that were asked for."""
+    """A graph as the recurrence that a stream steps.
+
+    programs: the programs of the graph.
+    engine: the engines that were requested.
+    made: by the id of a program of the graph, this program and that of its step.
+    """
 
     programs: GraphPrograms
     engine: Order

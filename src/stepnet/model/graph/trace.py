@@ -30,7 +30,7 @@ from stepnet.errors import InputError
 Array = np.ndarray
 ModelFunction = Callable[..., Any]
 SMALL = 16
-"""How many numbers a captured array has at most that stays a constant of the net: it is part of the code.
+"""The largest size of a captured array that stays a constant of the net, and so a part of its code.
 
 Parameters of recurrences are captured by name, and none of them stays. Zeros that memories begin with stay,
 however many they are: a recurrence needs no array for them.
@@ -41,8 +41,8 @@ however many they are: a recurrence needs no array for them.
 class TracedModel:
     """The net of a model.
 
-    output: the structure of its outputs, with zeros for leaves. captured: the arrays of the net's last
-    inputs, which the model captured.
+    output: the structure of the outputs, with zeros for leaves.
+    captured: the arrays that the model captured, which are the last inputs of the net.
     """
 
     net: Net
@@ -62,7 +62,7 @@ def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """The net of a model."""
+    """Traces a model a single time; returns its net, with the captured arrays as further inputs."""
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     x = declared(builder, inputs, "x", STEPS)
@@ -98,7 +98,7 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
-    """The net with its named and its larger constants as further inputs, and the arrays of these."""
+    """A copy of a net whose named and larger constants are further inputs, and the arrays of these inputs."""
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)

@@ -89,17 +89,18 @@ class Trials:
 
     @property
     def count(self) -> int:
-        """The number of recurrences."""
+        """The number of recurrences of the model that can have a precision."""
         return len(flat_recurrences(self.program.net))
 
     @property
     def steps(self) -> int:
-        """The number of steps of the samples."""
+        """The number of steps of all samples together."""
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """The precisions in which each recurrence can run, in the order of `dtypes`; raises `RefusedError` if
-        no recurrence can run in any.
+        """The precisions in which each recurrence can run, in the order of `dtypes`.
+
+        Raises `RefusedError` if no recurrence can run in any of them.
         """
         options = {
             number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
@@ -119,12 +120,12 @@ class Trials:
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """The reason why no engine runs a recurrence in a precision; None if one does."""
+        """The reason why no engine runs a recurrence in a precision; None if an engine does."""
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """The cell of the first engine that runs a recurrence in a precision; the reasons if none does."""
+        """The cell of the first engine that runs a recurrence in a precision, or all engines' reasons."""
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -232,7 +233,7 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """The cell of the first engine that has one for the recurrence of a plan; the reasons if none has."""
+    """The cell of the first engine with a low-precision cell for a plan, or the reasons of all engines."""
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
@@ -290,5 +291,5 @@ def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """The outputs of a call, in the order of the net's results."""
+    """Runs a call; returns the outputs in the order of the net's results."""
     return in_order(program, bound(call))

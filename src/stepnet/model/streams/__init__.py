@@ -4,10 +4,10 @@
     slots      0   3   1        where a row's memory and statics lie, in all layers
     side       a   a   b        which of two memories of the slot is the present one
 
-A step reads the memory of one side and writes that of the other. What rows there are, where they lie and on
-which side is one value (`Moment`), which all layers share. Whatever is done to a stream writes to places that
-nobody reads yet, and then replaces this value, by one assignment. So it is done in all layers or not at all,
-also where it is interrupted. Rows that leave free their slots, and new ones take free slots.
+A step reads the memory of one side and writes that of the other. The rows, their slots and their sides are
+one value (`Moment`), which all layers share. Every operation on a stream writes to memory that the present
+moment does not read, and then replaces the moment by one assignment. So an operation takes effect in all
+layers or in none, even if it is interrupted. Rows that leave free their slots, and new rows take free slots.
 
 `stream.py` has the interface; `prepared.py` and `called.py` run the steps of one layer.
 """

@@ -1,7 +1,7 @@
 """Rows before the first step of a stream, and the step that they begin with.
 
-What a memory is made of is known once the step is traced, for which its inputs must be known. So until the
-first step, rows are kept as the user gave them.
+The memory of a step is known once the step is traced, which needs its inputs. So until the first step, rows
+are kept as the user gave them.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,11 @@ LayerStep = PreparedStep | CalledStep
 
 @dataclass(frozen=True)
 class New:
-    """Rows for one layer, checked. first: the memory that `reset` goes back to. statics: arrays and Raggeds;
-    None for those that are there.
+    """Checked rows for one layer, to be written to slots.
+
+    memory: the memories of the rows.
+    first: the memories that `reset` goes back to.
+    statics: the statics of the rows, as arrays and Raggeds; None to keep those in the slots.
     """
 
     memory: list[Array]
@@ -37,12 +40,15 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Some of the rows."""
+        """Some of the rows, by their indices."""
         memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
         return New(memory, first, None if self.statics is None else taken(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the rows to slots."""
+        """Writes the rows to slots of a layer, on one side.
+
+        begun: the number of steps that each row has taken.
+        """
         step.memories.put(slots, side, self.memory, begun)
         step.memories.put_first(slots, self.first)
         if self.statics is not None:
@@ -51,10 +57,12 @@ class New:
 
 @dataclass(frozen=True)
 class AddedRows:
-    """Rows that were added together, as the user gave them.
+    """Rows that were added together before the first step, as the user gave them.
 
-    count: how many they were. initial, statics: those of each layer. begun: how many steps of each were run
-    before. kept: those that are still there.
+    count: the number of rows that were added.
+    initial, statics: the arguments for each layer.
+    begun: the number of steps of each row that ran before.
+    kept: the indices of the rows that were not dropped since.
     """
 
     count: int
@@ -64,7 +72,7 @@ class AddedRows:
     kept: Array
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
-        """The rows for the layer at a place; raises `InputError` for arrays that do not fit."""
+        """The rows for the layer at a position, checked; raises `InputError` for arrays that do not fit."""
         still = step.checked_statics(self.statics[place], self.count)
         memory = step.memories.initial(
             self.initial[place], self.count, computed_memories(step, still, self.count, engine)
@@ -73,7 +81,7 @@ class AddedRows:
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
-    """The memories with which rows with these statics begin, where the model computes some of them."""
+    """The initial memories of rows with these statics, if the model computes some of them; else None."""
     if step.kind.begin is None:
         return None
     memories = step.memories.zeros(count)
@@ -83,15 +91,16 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 
 
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
-    """The pieces and a further one. Of those without rows only the last one counts, if it has any arrays: its
-    shapes are looked at in the first step.
+    """Appends a piece to the pieces that have rows.
+
+    A piece without rows is appended too if it has any arrays, as the first step checks their shapes.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """The pieces without these rows, which are counted over all of them."""
+    """The pieces without these rows, whose indices count through all pieces."""
     made: list[AddedRows] = []
     first = 0
     for piece in pieces:
@@ -104,9 +113,12 @@ def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
 def begun_step(
     rnn: Stepped, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
 ) -> LayerStep:
-    """The step of a layer, for inputs like these.
+    """Traces and prepares the step of a layer for its first inputs.
 
-    x: the inputs of so many rows. statics: those of `count` rows, which all others are like.
+    x: the inputs of `rows` rows.
+    some: whether other rows of the stream wait, for messages.
+    statics: the statics of `count` rows, whose kinds all rows have.
+    capacity: the number of slots.
     """
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
         x = step_inputs(x, rows, some)
@@ -118,14 +130,14 @@ def begun_step(
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """What the step of a layer is traced from, for inputs and statics with these `Spec`s."""
+    """Traces the step of a layer for inputs and statics with these `Spec`s."""
     check_inputs(rnn.inputs, inputs)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
 
 def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
-    """The step of a layer, for so many slots."""
+    """Prepares the step of a layer, with memories of zeros for `capacity` slots."""
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream
@@ -135,6 +147,6 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
 
 
 def check_there_are_rows(count: int) -> None:
-    """Raises `InputError` for a first step without rows."""
+    """Raises `InputError` if a stream without rows takes its first step."""
     if not count:
         raise InputError("the stream has no rows yet; add(...) some before the first step")

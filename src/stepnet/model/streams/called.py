@@ -1,6 +1,6 @@
-"""A step over inputs or statics that are sequences.
+"""Steps over inputs or statics that are sequences.
 
-Their lengths change from step to step, so each step is a call of its own, with sequences of length 1.
+The lengths of these change from step to step, so each step is a call of its own, over sequences of length 1.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 class CalledStep:
-    """The steps of one layer, for up to `capacity` slots."""
+    """Runs the steps of one layer as calls, for up to `capacity` slots."""
 
     def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
@@ -31,7 +31,7 @@ class CalledStep:
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """The same step with more slots, of which there are rows in these."""
+        """A copy with more slots, which holds the statics of these slots."""
         made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         made.put_statics(slots, self.statics_of(slots))
         return made
@@ -41,7 +41,7 @@ class CalledStep:
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
-        """Writes the statics of slots."""
+        """Writes statics to slots."""
         for place, new in enumerate(statics):
             kept = self.statics[place]
             if isinstance(kept, Ragged):
@@ -54,7 +54,10 @@ class CalledStep:
         return taken(self.statics, slots)
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """The outputs of a step of these slots, from one side to the other. some: whether others wait."""
+        """Runs a step of these slots, from one side to the other; returns the outputs.
+
+        some: whether other rows of the stream wait, for messages.
+        """
         sequences = in_sequences(self.checked(x, len(slots), some), len(slots))
         memories, specs = self.memories, self.kind.traced.memory
         memory = rebuild(specs, [array[slots] for array in memories.sides[side]])
@@ -85,7 +88,10 @@ class CalledStep:
 
 
 def step_inputs(x: Any, count: int, some: bool = False) -> Any:
-    """The inputs of a step of `count` rows: each a `Ragged`, or a checked array."""
+    """The inputs of a step of `count` rows, each a `Ragged` or a checked array.
+
+    some: whether other rows of the stream wait, for messages.
+    """
     made: list[Any] = []
     for name, leaf in named_leaves(x):
         if isinstance(leaf, Ragged):
@@ -101,7 +107,7 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
 
 def in_sequences(x: Any, count: int) -> Any:
-    """The inputs of a step as sequences of one step."""
+    """The inputs of a step of `count` rows as sequences of length 1."""
     lengths = np.ones(count, np.int64)
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
@@ -114,7 +120,7 @@ def in_sequences(x: Any, count: int) -> Any:
 
 
 def of_the_step(output: Any) -> Any:
-    """An output of sequences of one step as that of the step."""
+    """The output of a step, from an output over sequences of length 1."""
     if isinstance(output, Ragged):
         return output.inner() if output.levels > 1 else output.values
     return output[:, 0]

@@ -1,4 +1,4 @@
-"""One call of a stream at a time: the machine code of two would write to the same arrays."""
+"""A guard for streams: one call at a time, as the machine code of two would write to the same arrays."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 def alone(
     method: Callable[Concatenate[Self, Arguments], Result],
 ) -> Callable[Concatenate[Self, Arguments], Result]:
-    """A method that raises `InputError` while another one of the same object is at work.
+    """Decorator of a method that raises `InputError` while another call on the same object runs.
 
-    Between the look at `in_use` and its change Python calls nothing, so neither another thread nor an
-    interrupt comes there. A lock would be given back by no one if an interrupt came just after it was taken.
+    Python runs nothing between the check of `in_use` and its change, so neither another thread nor an
+    interrupt can come in between. A lock would stay locked if an interrupt came just after it was acquired.
     """
 
     @wraps(method)

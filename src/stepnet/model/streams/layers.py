@@ -1,4 +1,4 @@
-"""The recurrences that a stream runs, the bottom one first, and what their arguments are called."""
+"""The recurrences that a stream steps, the bottom one first, and the names of their layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Stepped(Protocol):
 
     @property
     def inputs(self) -> Any:
-        """The `Spec`s of the inputs that it was declared with, or None."""
+        """The `Spec`s of the inputs that the recurrence was declared with, or None."""
         ...
 
     @property
     def params(self) -> Any:
-        """The parameters."""
+        """The parameters of the recurrence."""
         ...
 
     def as_declared(self, inputs: Any) -> Any:
@@ -56,34 +56,37 @@ class CalledRecurrence(Stepped, Protocol):
 
 @dataclass(frozen=True)
 class StreamedRecurrence:
-    """One recurrence. Its arguments and results are its own."""
+    """A single recurrence that a stream steps."""
 
     rnn: Stepped
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """The recurrence, with no name."""
+        """The recurrence with an empty name, in a list."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """The argument."""
+        """The argument of the only recurrence, in a list."""
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
-        """The result."""
+        """The result of the only recurrence."""
         return values[0]
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers on top of each other. by_part: takes an argument apart into those of the layers."""
+    """Layers on top of each other that a stream steps.
+
+    by_part: splits an argument into one entry per layer.
+    """
 
     by_part: Callable[[Any, str], Sequence[Any]]
     layers: "tuple[StreamedRecurrence | Layers, ...]"
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """All recurrences, with the places of the layers that they are in, outermost first."""
+        """All recurrences, each with the names of the layers that it is in, outermost first."""
         return [
             ((f"layer {place}", *names), rnn)
             for place, layer in enumerate(self.layers)
@@ -91,7 +94,7 @@ class Layers:
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """The argument of each recurrence; raises `InputError` unless there is one for each layer."""
+        """Splits an argument into one entry per recurrence; raises `InputError` if it does not fit."""
         made: list[Any] = []
         for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {place}"):
@@ -99,7 +102,7 @@ class Layers:
         return made
 
     def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of all recurrences as those of the layers."""
+        """Joins the results of all recurrences into a tuple with one entry per layer."""
         made: list[Any] = []
         for layer in self.layers:
             count = len(layer.named)

@@ -1,4 +1,4 @@
-"""The memories of one layer of a stream: two for each slot, and the one that it began with."""
+"""The memories of one layer of a stream: two for each slot, and the one that its row began with."""
 
 from typing import Any
 
@@ -12,10 +12,12 @@ Array = np.ndarray
 
 
 class Memories:
-    """Arrays [slots, features...] in the structure of the memory.
+    """The memories of one layer, as arrays [slots, features...].
 
-    specs: the `Spec`s of the memory. sides: the arrays of each side. begun: of each side how many steps each
-    slot's row has taken. first: the memory that `reset` goes back to.
+    specs: the structure of the memory, with a `Spec` for each array.
+    sides: the arrays of both sides.
+    begun: for both sides, the number of steps that the row in each slot has taken.
+    first: the memories that `reset` goes back to.
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
@@ -29,7 +31,7 @@ class Memories:
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """The same with more slots."""
+        """A copy with more slots."""
         made = Memories(self.specs, capacity)
         pairs = zip(made.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -42,33 +44,36 @@ class Memories:
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
-        """The memories of so many rows that a user gives; raises `InputError` for those that do not fit.
+        """The argument `initial` of `count` rows as arrays; raises `InputError` for those that do not fit.
 
-        default: what they are where none are given; zeros if None.
+        default: the memories where none are given; None for zeros.
         """
         arrays = initial_arrays(initial, self.specs, count)
         others = self.zeros(count) if default is None else default
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes one side of slots."""
+        """Writes memories and numbers of steps to one side of slots."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes the other sides of slots."""
+        """Writes memories and numbers of steps to the other side of each slot.
+
+        sides: the present side of each slot.
+        """
         for side in (0, 1):
             own = sides != side
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes what `reset` goes back to."""
+        """Writes the memories that `reset` goes back to."""
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Copies of what `reset` goes back to."""
+        """Copies of the memories that `reset` goes back to."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
@@ -84,18 +89,19 @@ class Memories:
         return made
 
     def state(self, moment: Moment) -> Any:
-        """The same in the structure of the memory."""
+        """Copies of the present memories of all rows, in the structure of the memory."""
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies the other side of slots to this one."""
+        """Copies the memories of slots from the other side to this side."""
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
     def move(self, moment: Moment, rows: Array) -> None:
-        """Writes to the other side of each row the present memory of the row that it goes on from. All rows
-        are on one side.
+        """Moves memories between rows: writes that of row rows[i] to the other side of row i.
+
+        All rows must be on one side.
         """
         before, after = moment.side, 1 - moment.side
         old = *self.sides[before], self.begun[before]

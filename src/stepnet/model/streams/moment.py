@@ -1,4 +1,4 @@
-"""Which rows a stream has at a moment, and where their memories lie."""
+"""The rows of a stream at a moment, with the slots and sides of their memories."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -15,8 +15,10 @@ class Moment:
     Only `number` changes, and only where all rows take a step: adding one to it takes that step in all layers
     at once. Everything else is a new `Moment`.
 
-    number: of the steps that all rows took. slots: where each row lies. sides: the side of each row; None
-    where all are on the side of `number`. ahead: how many steps each row has taken beyond `number`.
+    number: the number of steps that all rows took together; its parity is their side.
+    slots: the slot of each row.
+    sides: the side of each row; None where all rows are on the side of `number`.
+    ahead: the number of steps that each row has taken beyond `number`.
     in_order: whether row i lies in slot i.
     """
 
@@ -28,14 +30,14 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """The moment at which rows lie in these slots and on these sides, after so many steps each."""
+        """The moment with rows in these slots and on these sides, which have taken `begun` steps."""
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
 
     @property
     def side(self) -> int:
-        """The side that all rows are on, unless `sides` says otherwise."""
+        """The side of all rows if `sides` is None: the parity of `number`."""
         return self.number & 1
 
     @property
@@ -49,14 +51,14 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """The moment after the other side of these rows was written."""
+        """The moment after these rows changed sides, with `begun` steps taken."""
         sides, steps = self.all_sides.copy(), self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def moved(self, sources: Array) -> "Moment":
-        """The moment after all rows went on from others, written to the other side."""
+        """The moment after row i continued from the memory of row sources[i], on the other side."""
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
@@ -73,7 +75,7 @@ class Moment:
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """The moment with further rows behind the others, in these slots on the side of `number`."""
+        """The moment with new rows after the others, in these slots on the side of `number`."""
         all_slots = np.concatenate([self.slots, slots])
         ahead = np.concatenate([self.ahead, begun - self.number])
         sides = self.sides
@@ -88,7 +90,7 @@ class Moment:
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
-        """The first so many slots that no row lies in."""
+        """The first `count` slots without a row."""
         taken = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
         taken[self.slots] = True
         return cast("Array", np.flatnonzero(~taken)[:count])

@@ -1,4 +1,4 @@
-"""A step whose arrays are laid out once: it copies inputs in, runs the code, and copies outputs out."""
+"""Steps on arrays that are laid out once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ NO_SLOTS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class StepKind:
-    """The inputs of a trace of a step, which do not depend on the number of rows.
+    """A traced step, which does not depend on the number of rows.
 
-    inputs, statics: the `Spec`s that the step was traced for.
+    traced: the trace.
+    inputs, statics: the `Spec`s that it was traced for.
     begin: the initial memories that the model computes; None where they are zeros.
     """
 
@@ -36,13 +37,17 @@ class StepKind:
 
     @property
     def counts(self) -> bool:
-        """Whether the step asks for its number."""
+        """Whether the step reads its index."""
         return any(node.operation == "index" for node in self.traced.body.nodes)
 
 
 class Chosen(NamedTuple):
-    """The rows of a step, the function that runs it, and their part of the arrays. one: the input, if it is
-    an array.
+    """The prepared step of some slots.
+
+    slots: the slots.
+    run: the function that runs the step.
+    inputs, outputs: the arrays that the step reads and writes.
+    one: the array of the input, if there is exactly one; else None.
     """
 
     slots: Array
@@ -53,11 +58,11 @@ class Chosen(NamedTuple):
 
 
 def no_step() -> None:
-    """The step of no rows."""
+    """Does nothing, as the step of no rows."""
 
 
 class PreparedStep:
-    """A step with all its arrays, and the functions that run it on them, for up to `capacity` slots."""
+    """Runs the steps of one layer on arrays that are laid out once, for up to `capacity` slots."""
 
     def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
         self.kind, self.bound, self.memories = kind, bound, memories
@@ -75,7 +80,7 @@ class PreparedStep:
         self.chosen = [nothing, nothing]
 
     def steps_from(self, side: int) -> Any:
-        """The functions that run steps from one side to the other."""
+        """The engine's prepared steps from one side to the other."""
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
@@ -83,17 +88,17 @@ class PreparedStep:
         return self.bound.steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """The same step with more slots, of which there are rows in these."""
+        """A copy with more slots, which holds the statics of these slots."""
         made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """The statics of so many rows; raises `InputError` for those that do not fit."""
+        """The statics of `count` rows; raises `InputError` for those that do not fit."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
-        """Writes the statics of slots."""
+        """Writes statics to slots, and makes the prepared steps read them."""
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
         for steps in self.steps:
@@ -104,7 +109,10 @@ class PreparedStep:
         return [array[slots] for array in self.statics]
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """The outputs of a step of these slots, from one side to the other. some: whether others wait."""
+        """Runs a step of these slots, from one side to the other; returns copies of the outputs.
+
+        some: whether other rows of the stream wait, for messages.
+        """
         chosen = self.chosen[side]
         if chosen.slots is not slots:
             chosen = self.choose(slots, side)
@@ -125,8 +133,8 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of these slots."""
-        self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # whatever becomes of this
+        """Prepares the step of these slots from a side, and keeps it until other slots take a step."""
+        self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
         inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
         run = self.steps[side].of(slots) if count else no_step
@@ -135,7 +143,10 @@ class PreparedStep:
         return chosen
 
     def take(self, x: Any, inputs: list[Array], count: int, some: bool) -> None:
-        """Checks the inputs and copies them in."""
+        """Checks the inputs of a step, and copies them into the arrays that the step reads.
+
+        some: whether other rows of the stream wait, for messages.
+        """
         kind = self.kind
         x = arranged(x, kind.inputs)
         if skeleton(x) != skeleton(kind.inputs):

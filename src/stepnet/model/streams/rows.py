@@ -1,4 +1,4 @@
-"""Rows that a user names: an index, indices or a mask."""
+"""The argument `rows` of a stream: an index, indices or a mask."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 def chosen(rows: Any, count: int) -> Array:
-    """The indices that an index, indices or a mask stand for; raises `InputError` for other rows."""
+    """The argument `rows` as indices; raises `InputError` for rows that do not exist."""
     chosen = np.atleast_1d(array_of(rows, "rows"))
     if chosen.dtype == bool and chosen.shape == (count,):
         return np.flatnonzero(chosen)
@@ -27,7 +27,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """The same, each of them once; raises `InputError` where a row is named twice."""
+    """The argument `rows` as indices; raises `InputError` if a row does not exist or is named twice."""
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True
@@ -38,11 +38,11 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """The indices of `reorder`, checked: one for each row, each of a row that exists."""
+    """The argument of `reorder` as indices; raises `InputError` unless it is one existing row per row."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)
-    # The unsigned number of a negative one is beyond all counts.
+    # Read as unsigned, a negative index is larger than every count.
     if (
         order.shape != (count,)
         or order.dtype.kind not in "iu"
@@ -55,7 +55,10 @@ def sources(rows: Any, count: int) -> Array:
 
 
 def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
-    """Raises `InputError` for inputs of another number of rows. some: whether the step is of some rows."""
+    """Raises `InputError` for an input with another number of rows.
+
+    some: whether only some rows of the stream take the step, for messages.
+    """
     if array.ndim < 1 or array.shape[0] != rows:
         has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
         raise InputError(f"{titled(name)} is {list(array.shape)}; {has}: [{rows}, features...]")

@@ -1,15 +1,15 @@
-"""Rows of a stream in a .safetensors file, and back.
+"""Saving of a stream's rows to a .safetensors file, and loading.
 
     memory.h                  [rows, features...]   the memory of each row; of a stack: layer.0.memory.h
-    first.h                   [rows, features...]   what `reset` goes back to, where that is not zeros
+    first.h                   [rows, features...]   the memory that `reset` restores, unless zeros
     statics.keys              [rows, features...]   of sequences: statics.keys.values, statics.keys.offsets
-    begun                     [rows]                how many steps each row has taken
-    __metadata__              what recurrences they are of: digests of the steps and of the parameters, and
-                              the features and dtypes of inputs and statics
+    begun                     [rows]                the number of steps that each row has taken
+    __metadata__              the recurrences of the rows: digests of the steps and of the parameters, and the
+                              features and dtypes of inputs and statics
 
-Nothing of a file is believed. The step is traced anew for the inputs that the file names, and it and the
-parameters must have the digests of the file. Then the arrays must be those that this step asks for, with
-their shapes and dtypes.
+A file is not trusted. The step is traced anew for the inputs that the file names; its digest and that of the
+parameters must be those in the file. Then the arrays must be exactly those of this step, with their shapes
+and dtypes.
 """
 
 import json
@@ -47,8 +47,11 @@ LayerSteps = Sequence[tuple[Names, LayerStep]]
 
 @dataclass(frozen=True)
 class SavedRows:
-    """Rows from a file. kinds: the steps that they are of. new: what each layer has of them. begun: how many
-    steps each of them has taken.
+    """Rows from a file.
+
+    kinds: the step of each layer.
+    new: the rows for each layer.
+    begun: the number of steps that each row has taken.
     """
 
     kinds: list[StepKind]
@@ -56,13 +59,17 @@ class SavedRows:
     begun: Array
 
 
-# ---- what is written ---------------------------------------------------------------------------------------
+# ---- writing -----------------------------------------------------------------------------------------------
 
 
 def write(
     path: str | Path, recurrences: Sequence[Stepped], steps: LayerSteps, moment: Moment, force: bool
 ) -> None:
-    """Writes the rows of a moment; raises `FileError` where the file cannot be written."""
+    """Writes the rows of a stream at a moment to a file; raises `FileError` if that is not possible.
+
+    recurrences, steps: the recurrence of each layer, and its prepared step.
+    force: whether to replace an existing file.
+    """
     arrays: dict[str, Array] = {BEGUN: moment.begun}
     layers: list[dict[str, Any]] = []
     names = names_of([(own, step.kind) for own, step in steps])
@@ -84,19 +91,19 @@ def write(
 
 
 def is_zeros(array: Array) -> bool:
-    """Whether all bits of an array are zero, which those of -0.0 are not."""
+    """Whether all bits of an array are zero; -0.0 has a bit that is not."""
     return not np.ascontiguousarray(array).view(np.uint8).any() if array.size else True
 
 
 def parts(statics: Sequence[Any]) -> Iterator[Array]:
-    """The arrays of statics, in the order of their names."""
+    """Yields the arrays of statics in the order of their names: of a Ragged, values and offsets."""
     for value in statics:
         yield from (value.values, value.offsets[0]) if isinstance(value, Ragged) else (value,)
 
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The names of a layer's arrays in the file."""
+    """The names in the file of a layer's arrays: its memories, its first memories, and its statics."""
 
     memory: list[str]
     first: list[str]
@@ -104,7 +111,7 @@ class LayerNames:
 
 
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
-    """The names of all arrays, layer by layer; names that meet get a number."""
+    """The names of all arrays, layer by layer; a name that occurs again gets a number."""
     taken = {BEGUN}
 
     def unique(name: str) -> str:
@@ -130,21 +137,19 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 
 
 def step_digest(kind: StepKind) -> str:
-    """A digest of what a step computes, apart from its parameters' values."""
+    """A digest of the computation of a step, without the values of its parameters."""
     structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
     return digest(kind.traced.body, *structures, kind.traced.precision)
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """A digest of the parameters, down to their bits: those that a graph captures included."""
+    """A digest of the bits of all parameters, including arrays that a graph captures."""
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
 
 def form(structure: Any) -> Any:
-    """A structure of `Spec`s as JSON; False for one that JSON has no form for: namedtuples, keys that are no
-    texts.
-    """
+    """A structure of `Spec`s as JSON; False if it has namedtuples or keys that are not texts."""
     if structure is None:
         return None
     if isinstance(structure, Spec):
@@ -159,15 +164,15 @@ def form(structure: Any) -> Any:
     return False if False in inner or hasattr(structure, "_fields") else {"tuple": inner}
 
 
-# ---- what is read ------------------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 def read(
     path: str | Path, recurrences: Sequence[tuple[Names, Stepped]], running: Sequence[StepKind] | None
 ) -> SavedRows:
-    """The rows of a file for these recurrences; raises `FileError` for a file that is not of them.
+    """Reads the rows of a file for these recurrences; raises `FileError` for a file of other recurrences.
 
-    running: the steps that the stream runs; None before the first one.
+    running: the steps that the stream runs; None before its first step.
     """
     arrays, metadata = safetensors.read_described(path)
     try:
@@ -184,9 +189,7 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """The description of the layers in a file; raises `FileError` for a file without a stream of this many
-    layers.
-    """
+    """The descriptions of the layers in a file; raises `FileError` for a file without `count` layers."""
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
@@ -207,7 +210,7 @@ def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
 
 
 def begun_of(arrays: Mapping[str, Array]) -> Array:
-    """How many steps each row has taken; raises `FileError` where they are missing or impossible."""
+    """The number of steps that each row has taken; raises `FileError` if it is missing or impossible."""
     begun = arrays.get(BEGUN)
     if begun is None or begun.ndim != 1 or begun.dtype != np.int64:
         has = "no" if begun is None else f"a {begun.dtype}{list(begun.shape)}"
@@ -218,7 +221,11 @@ def begun_of(arrays: Mapping[str, Array]) -> Array:
 
 
 def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
-    """The step of a layer as the file describes it; raises `FileError` unless that is the recurrence's."""
+    """Traces a step for the inputs that a file describes; raises `FileError` unless it is the saved step.
+
+    layer: the description of the layer in the file.
+    running: the step that the stream runs; None before its first step.
+    """
     inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
     if running is not None and (inputs is False or statics is False):
         inputs, statics = running.inputs, running.statics
@@ -230,7 +237,7 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
     other = "it was saved from another step"
     try:
         kind = kind_for(rnn, inputs, statics)
-    except (StepnetError, *FROM_STEPS) as error:  # the user's function has run, on what may be foreign to it
+    except (StepnetError, *FROM_STEPS) as error:  # the user's function ran on unknown inputs
         reason = f"{type(error).__name__}: {error}"
         raise FileError(f"{other}, whose inputs this one does not take ({reason})") from None
     own = parameters_digest(rnn, kind)
@@ -263,7 +270,11 @@ def text(specs: Any) -> str:
 
 
 def specs_of(read: Any, what: str, depth: int = 0) -> Any:
-    """The structure of `Spec`s that JSON describes, or False; raises `FileError` for anything else."""
+    """The structure of `Spec`s that JSON describes, the inverse of `form`; raises `FileError` for other JSON.
+
+    what: the name of the structure in messages.
+    depth: the number of structures around this one.
+    """
     if read is None or read is False:
         return read
     if depth > DEEPEST:
@@ -288,12 +299,12 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """The tuple that JSON describes."""
+    """The tuple of structures that a list in JSON describes."""
     return tuple(specs_of(own, what, depth) for own in inner)
 
 
 def dict_of(inner: list[Any], what: str, depth: int) -> Any:
-    """The dict that JSON describes."""
+    """The dict of structures that a list of pairs in JSON describes."""
     made: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
@@ -303,9 +314,7 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
-    """The rows of a file for each layer; raises `FileError` for arrays that are missing, of other shapes or
-    dtypes, or nobody's.
-    """
+    """The rows of a file for each layer; raises `FileError` for missing, unknown or unfitting arrays."""
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:

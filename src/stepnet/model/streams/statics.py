@@ -1,4 +1,4 @@
-"""The statics of rows that come: checked against those that a stream began with, and put into slots."""
+"""The statics of new rows: checked against the first statics of a stream, and written to slots."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """The arrays and Raggeds of so many rows, in the order of earlier ones; raises `InputError` for others.
+    """The statics of `count` new rows, as arrays and Raggeds; raises `InputError` unless like earlier ones.
 
-    before: the `Spec`s of the earlier ones; those of sequences have an axis.
+    before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """
     if statics is None and leaves(before):
         raise InputError(f"the rows of this stream have statics, {skeleton(before)}; give statics= for them")
@@ -39,22 +39,22 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
-    """What stays the same of statics whatever their rows: features, dtypes, and which are sequences."""
+    """The properties of statics that all rows share: features, dtypes, and whether each is a sequence."""
     return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
 
 
 def described(value: Any) -> str:
-    """What to call statics that do not fit."""
+    """The description of a static that does not fit, for messages."""
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 
 def taken(values: list[Any], rows: Array) -> list[Any]:
-    """These rows of arrays and Raggeds."""
+    """Copies of the entries of these rows, for each array and Ragged."""
     return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
 
 
 def empty_slots(specs: Any, capacity: int) -> list[Any]:
-    """Statics of so many slots without rows: zeros, and sequences without steps."""
+    """The statics of slots without rows: zeros, and sequences without steps."""
     made: list[Any] = []
     for spec in leaves(specs):
         values = np.zeros((0 if spec.axis else capacity, *spec.shape), spec.dtype)
@@ -63,7 +63,7 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """The sequences of slots, with new ones in some."""
+    """A copy of the sequences of all slots, with new sequences in these slots."""
     values = np.concatenate([kept.values, new.values])
     offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])
     order = np.arange(len(kept))

@@ -1,4 +1,4 @@
-"""The steps of all layers of a stream, and the rows that are put into them."""
+"""The first step of all layers of a stream, and new rows in their slots."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,18 +19,18 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """Puts the place of a layer before the errors it raises; nothing for a recurrence alone."""
+    """A context that names the layer in errors; it does nothing for a recurrence that is the only layer."""
     return named(*names) if names else nullcontext()
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """The moment before the first step."""
+    """The moment before the first step, with the rows that were added so far."""
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
 def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
-    """Puts the rows there are before the first step into the layer at a place."""
+    """Writes the rows that were added before the first step into the layer at a position."""
     first = 0
     for piece in pieces:
         slots = np.arange(first, first + len(piece.kept))
@@ -47,7 +47,14 @@ def stepped(
     some: bool,
     engine: Order,
 ) -> tuple[LayerSteps, Any]:
-    """The steps of all layers, and the outputs of the first one. some: whether there are rows that wait."""
+    """Runs the first step of a stream; returns the prepared steps of all layers, and the outputs.
+
+    pieces: the rows that were added so far.
+    moment: the moment before the step.
+    x: the inputs.
+    places: the indices of the rows that take the step.
+    some: whether other rows wait.
+    """
     steps: list[tuple[Names, LayerStep]] = []
     count, like = len(moment.slots), pieces[0]
     slots = moment.slots[places] if some else moment.slots
@@ -68,7 +75,11 @@ def unstepped(
     count: int,
     engine: Order,
 ) -> LayerSteps:
-    """The steps of all layers with the rows there are before the first step, and room for so many."""
+    """Prepares the steps of all layers, with the rows that were added so far, without running a step.
+
+    kinds: the traced step of each layer.
+    count: the number of slots.
+    """
     steps: list[tuple[Names, LayerStep]] = []
     for place, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
         with named_layer(names):
@@ -79,8 +90,9 @@ def unstepped(
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Puts new rows into free slots, on the side of the moment's number: the steps, which have more slots
-    where there were too few, and the slots.
+    """Writes new rows to free slots, on the side of the moment's number; returns the steps and the slots.
+
+    The steps are copies with more slots where there were too few.
     """
     slots = moment.free(len(begun))
     needed = int(slots.max(initial=-1)) + 1

@@ -1,4 +1,4 @@
-"""A stream: the interface, and how its rows come, go, move and take steps."""
+"""`Stream`: its interface, and how its rows come, go, move and take steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,11 +34,11 @@ NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Stream:
-    """A recurrence, or a `Stack` of them, that runs one step at a time; `stream` of these makes it.
+    """A model that runs one step at a time over rows of sequences; `model.stream()` makes it.
 
-    Stepping through a sequence gives the same bits as running it whole, whatever other rows come and go. What
-    raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a time: a
-    call while another one is at work raises `InputError`.
+    Stepping through a sequence gives the same bits as running it whole, whatever other rows come and go. A
+    call that raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a
+    time: a call while another one runs raises `InputError`.
 
     >>> from stepnet import cells
     >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)
@@ -90,8 +90,8 @@ class Stream:
 
         Raises:
             InputError: For another number of rows, for rows that do not exist, and for features or dtypes
-                that differ from those of earlier steps, with the layer's place in the message. While
-                another call of the stream is at work.
+                that differ from those of earlier steps, with the layer's place in the message. Also while
+                another call of the stream runs.
 
         >>> import stepnet as sn
         >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
@@ -120,7 +120,7 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """A first step, one of some rows, or one of rows that are on both sides."""
+        """Takes a first step, a step of some rows, or a step of rows on both sides; returns the outputs."""
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
@@ -138,7 +138,7 @@ class Stream:
         return x
 
     def _on_one_side(self, places: Array) -> Moment:
-        """The moment at which these rows are on one side: the fewer ones are copied there."""
+        """Brings these rows to one side by copying the memories of the fewer ones; returns the new moment."""
         moment = self._moment
         if moment.sides is None or not len(places):
             return moment
@@ -156,23 +156,23 @@ class Stream:
 
     @alone
     def add(self, rows: int = 1, initial: Any = None, statics: Any = None, *, begun: Any = None) -> Array:
-        """The indices of new rows, which come behind the others.
+        """Adds rows after the others; returns their indices.
 
-        What the stream has of the other rows stays where it is. Adding costs a copy of the new memories;
-        where the stream has never had so many rows, also one of all others, with room for half as many more.
+        The other rows stay in place. Adding costs a copy of the new memories. If the stream has never had so
+        many rows, it also costs a copy of all others, with room for half as many more.
 
         Args:
-            rows: How many rows are added.
+            rows: The number of rows to add.
             initial: Their memory, as for `RNN.stream`.
             statics: Their statics, as for `RNN.stream`.
             begun: The number of their steps that were run before, as for `RNN.stream`.
 
         Returns:
-            Their indices, [rows], int64.
+            The indices of the new rows, [rows], int64.
 
         Raises:
-            InputError: For arguments that do not fit. Before the first step, memories are looked at in that
-                step.
+            InputError: For arguments that do not fit. Memories that are added before the first step are
+                checked in that step.
 
         >>> import stepnet as sn
         >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=1)
@@ -198,12 +198,12 @@ class Stream:
 
     @alone
     def drop(self, rows: Any) -> None:
-        """Takes rows out. The others stay in their order, and their indices close up.
+        """Removes rows. The others keep their order, and their indices close up.
 
-        This copies nothing: the memory of the rows is kept for others that are added.
+        Nothing is copied: the slots of the removed rows are reused for rows that are added later.
 
         Args:
-            rows: The rows that go: an index, indices or a mask.
+            rows: The rows to remove: an index, indices or a mask.
 
         Raises:
             InputError: For rows that do not exist.
@@ -224,7 +224,7 @@ class Stream:
 
     @alone
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
-        """Starts all rows, or some, again. Their steps count from 0.
+        """Restarts all rows, or some. Their steps count from 0 again.
 
         Args:
             rows: The rows to reset: an index, indices or a mask. All by default.
@@ -263,7 +263,7 @@ class Stream:
                 memory = step.memories.initial(own, len(places), first)
                 new.append(New(memory, first, still))
         if any(own.statics is not None for own in new):
-            # There are no two sides of statics: the rows move to other slots.
+            # Statics have one side only, so rows with new statics move to other slots.
             others = [
                 own if own.statics is not None else replace(own, statics=step.statics_of(slots))
                 for own, (_, step) in zip(new, self._steps, strict=True)
@@ -306,13 +306,14 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """The steps and the moment with new rows behind the others."""
+        """Writes new rows after the others; returns the steps and the moment with them."""
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
     def _set(self, steps: LayerSteps, moment: Moment) -> None:
-        """Takes other steps, which hold the same rows, and then another moment. Before the first step the
-        moment counts for nothing.
+        """Replaces the steps, which hold the same rows, and then the moment.
+
+        Before the first step the moment is replaced first, as it has no effect without steps.
         """
         if self._steps is None:
             self._moment = moment
@@ -322,7 +323,7 @@ class Stream:
             self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
-        """Rows as a user gives them."""
+        """The arguments of `add`, split by layer; arrays are checked in the first step."""
         return AddedRows(
             count,
             self.layers.split(initial, "initial"),
@@ -331,19 +332,19 @@ class Stream:
             np.arange(count),
         )
 
-    # ---- what it holds
+    # ---- state
 
     @alone
     def save(self, path: str | PathLike[str], rows: Any = None, *, force: bool = False) -> None:
-        """Writes rows to a .safetensors file: memories, statics, counts of steps, and what they are of.
+        """Writes rows to a .safetensors file: memories, statics, numbers of steps, and digests of the model.
 
         Args:
-            path: The file. It is there when it is complete.
-            rows: The rows that are written: an index, indices or a mask, in this order. All by default.
-            force: Whether a file that is there already is replaced.
+            path: The file, which appears when it is complete.
+            rows: The rows to write, in this order: an index, indices or a mask. All by default.
+            force: Whether to replace an existing file.
 
         Raises:
-            FileError: Where the file is there already, or cannot be written.
+            FileError: If the file exists, unless `force`, or cannot be written.
             InputError: For rows that do not exist, and before the first step.
         """
         if self._steps is None:
@@ -358,15 +359,15 @@ class Stream:
 
     @alone
     def load(self, path: str | PathLike[str]) -> Array:
-        """The indices of rows that are added as `save` wrote them. They go on with the same bits.
+        """Adds the rows of a file that `save` wrote; returns their indices. They continue with the same bits.
 
-        So `rnn.stream(rows=0)` that loads a file is the stream that was saved.
+        A stream made with `rows=0` that loads a file is the stream that was saved.
 
         Args:
             path: The file.
 
         Returns:
-            Their indices, [rows], int64.
+            The indices of the rows, [rows], int64.
 
         Raises:
             FileError: For a file that is damaged, and for one that was saved from another recurrence, with
@@ -403,8 +404,8 @@ class Stream:
     @property
     @alone
     def state(self) -> Any:
-        """The memory now: copies, [rows, features...], in the structure of the memory. That of a `Stack` is a
-        tuple with one entry per layer.
+        """The present memory, [rows, features...], in the structure of the memory; for a `Stack`, a tuple
+        with one entry per layer. The arrays are copies.
 
         Raises:
             InputError: Before the first step.
