@@ -1,4 +1,4 @@
-"""Facts about a value at padding steps, after a sequence's end. ONNX has such steps, stepnet does not."""
+"""Facts about a value at padding steps, after a sequence's end, which a model in a file may have."""
 
 from dataclasses import dataclass
 

@@ -165,7 +165,7 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts a value to another dtype. As in ONNX, numbers that the dtype cannot hold have any result."""
+    """Casts a value to another dtype. Numbers that the dtype cannot hold have any result."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 

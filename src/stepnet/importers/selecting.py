@@ -167,9 +167,9 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that equals a slice of ONNX, for a feature of `size` elements.
+    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
 
-    ONNX clamps the bounds of a backward slice: one that starts before the first element begins with the
+    Bounds of a backward slice are clamped: one that starts before the first element begins with the
     first.
     """
     if step > 0:
