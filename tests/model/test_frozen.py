@@ -16,8 +16,8 @@ from stepnet.compiler.targets import Call
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
-from stepnet.model.calls import RAGGED_CALLS
 from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
+from stepnet.model.programs import RAGGED_CALLS
 from stepnet.ragged import Positions
 
 Array = np.ndarray

@@ -17,10 +17,10 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import choice, shown
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
+from stepnet.model.batch import with_dtypes
 from stepnet.model.blank import no_sequences
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
-from stepnet.model.specs import with_dtypes
 from stepnet.ragged import Ragged
 
 Array = np.ndarray

@@ -14,10 +14,10 @@ from stepnet.compiler.trace.step import Spec, specs
 from stepnet.compiler.values.arguments import shown
 from stepnet.compiler.values.structure import named_leaves, transform
 from stepnet.errors import InputError
+from stepnet.model.batch import beside, with_dtypes
 from stepnet.model.blank import no_sequences
 from stepnet.model.model import Model
 from stepnet.model.program import Program
-from stepnet.model.specs import beside, with_dtypes
 
 Array = np.ndarray
 ENGINE = "llvm"

@@ -1,6 +1,10 @@
-"""The sequences and memories of a call, checked and converted to the arrays that engines take."""
+"""The sequences and memories of a call, checked and converted to the arrays that engines take.
 
-from dataclasses import dataclass
+It also has the `Spec`s of inputs, statics and memories: their dtypes, and the check of given ones against
+declared ones.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +12,7 @@ import numpy as np
 from stepnet.compiler.net.types import AXES, native
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, shown
+from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
@@ -297,3 +302,37 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
         arrays.append(np.ascontiguousarray(array, spec.dtype))
     return arrays
+
+
+def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
+    """Raises `InputError` for inputs whose structure or features differ from the declared ones.
+
+    declared: the declared `Spec`s; None accepts all inputs.
+    given: the `Spec`s of the inputs.
+    kind, owner: the words for the values and for the model in messages.
+    """
+    if declared is None:
+        return
+    given = arranged(given, declared)
+    if skeleton(declared) != skeleton(given):
+        raise InputError(f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}")
+    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != array.shape:
+            what = f"{kind} {name}".strip()
+            raise InputError(
+                f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
+            )
+
+
+def with_dtypes(inputs: Any, params: list[Array]) -> Any:
+    """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
+    default = promoted_float(array.dtype for array in params)
+    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
+
+
+def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
+    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
+    dtype.
+    """
+    default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
+    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

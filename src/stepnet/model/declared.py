@@ -19,13 +19,12 @@ from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics, initial_arrays
+from stepnet.model.batch import Batch, Statics, beside, check_inputs, initial_arrays, with_dtypes
 from stepnet.model.control import MASKED, Control, Until
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
-from stepnet.model.specs import beside, check_inputs, with_dtypes
 
 Array = np.ndarray
 MOST_UNROLLED = 64

@@ -13,9 +13,9 @@ from stepnet.compiler.values.arguments import array_of, shown
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
+from stepnet.model.batch import with_dtypes
 from stepnet.model.compose import Layer
 from stepnet.model.recurrence import RNN
-from stepnet.model.specs import with_dtypes
 
 Array = np.ndarray
 

@@ -22,7 +22,7 @@ from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import Batch, Statics, initial_arrays
+from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
 from stepnet.model.control import Control, Controls
 from stepnet.model.declared import check_masked
 from stepnet.model.model import Declaration, Model
@@ -30,7 +30,6 @@ from stepnet.model.program import Asked, Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
-from stepnet.model.specs import check_inputs
 
 Array = np.ndarray
 

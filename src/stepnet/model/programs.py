@@ -1,21 +1,157 @@
 """The programs of a model: one for each kind of inputs, and the prepared calls of all of them.
 
-arrays --dtypes, features, levels--> program          looked up at each call
-`Spec`s ----------------------------> program          traced where there is none
+    arrays --dtypes, features, levels--> program          looked up at each call
+    `Spec`s ----------------------------> program          traced where there is none
+
+    model(x)   check, look up, share out lanes, write words, run, rebuild   ->   set addresses, run
+
+A small recurrence runs in less time than the preparation of a call takes. So the second call of a shape keeps
+its preparation, and later calls only set the addresses of their arrays and run. This is for arrays [batch,
+time, features...] and Raggeds, without lengths, masks and statics.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
+
+from stepnet.compiler.targets import Bound, Call, FrozenCall
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import InputError
-from stepnet.model.calls import Calls
-from stepnet.model.executables import Form, put_latest
+from stepnet.model.executables import Executables, Form, put_latest
 from stepnet.model.program import Program
+from stepnet.ragged import Ragged, unchecked_ragged
 
+Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
 MOST_KINDS = 32
 """The largest number of kinds of inputs whose programs a model keeps."""
+MOST_OFFSETS = 1025
+"""The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
+that preparation saves little.
+"""
+RAGGED_CALLS = 8
+"""The number of calls with the same lengths after which a call of Raggeds is prepared: lengths often change,
+and preparation takes as long as a call."""
+
+
+@dataclass(frozen=True)
+class Executable(Generic[Kind]):
+    """A call of a program that is prepared for one shape.
+
+    program: the program, which has the structures of the results.
+    frozen: the prepared call.
+    memory: the shape and dtype of each memory.
+    outputs: the shapes of the outputs as the caller gets them; None for one that is a Ragged of the lengths
+        of the input.
+    """
+
+    program: Kind
+    frozen: FrozenCall
+    memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
+    outputs: tuple[tuple[int, ...] | None, ...]
+
+    def arrays(self, initial: Any) -> list[Array | None] | None:
+        """The argument `initial` as arrays to read in place; None if they would have to be converted."""
+        if initial is None:
+            return list[Array | None]([None] * len(self.memory))
+        arrays = leaves_as(initial, self.program.memory)
+        if arrays is None:
+            return None
+        for array, known in zip(arrays, self.memory, strict=True):
+            if type(array) is not np.ndarray or not array.flags.c_contiguous:
+                return None
+            if (array.shape, array.dtype) != known:
+                return None
+        return arrays
+
+    def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
+        """Runs the prepared call; returns the outputs and the final memory.
+
+        sequences: an array or a Ragged of the prepared shape.
+        initial: the arrays that `arrays` returned.
+        """
+        program = self.program
+        values = sequences.values if isinstance(sequences, Ragged) else sequences
+        results = program.split(self.frozen.run([values], initial, ()))
+        outputs: list[Any] = [
+            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
+            for array, shape in zip(results.outputs, self.outputs, strict=True)
+        ]
+        return rebuilt(program.output, outputs), program.final(results.final)
+
+
+def rebuilt(structure: Any, arrays: list[Any]) -> Any:
+    """Outputs arranged in a structure, with a shortcut for a single output."""
+    return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
+
+
+class Calls(Executables[Executable[Kind]]):
+    """The prepared calls of a model, by form."""
+
+    def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
+        """The form of a call with these arguments; None for arguments that are never prepared.
+
+        The first entry of a form is the offsets of a Ragged, as bytes; None for arrays.
+        """
+        if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
+            return None
+        if type(masked) is not str or masked != "repeat":  # without a mask it has no effect, or is invalid
+            return None
+        values, offsets = sequences, None
+        if type(sequences) is Ragged:
+            values, offsets = sequences.values, sequences.offsets[0]
+            if len(sequences.offsets) > 1 or time_major or len(offsets) > MOST_OFFSETS:
+                return None
+            offsets = offsets.tobytes()
+        if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):
+            return None
+        return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
+
+    def is_due(self, form: Form, calls: int = 2) -> bool:
+        """Counts a call of a form; returns whether it is the one to prepare.
+
+        This is the `calls`-th call for arrays, and the `RAGGED_CALLS`-th for Raggeds.
+        """
+        return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
+
+    def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
+        """Runs a prepared call; returns its program and its results, or None if none fits these arguments."""
+        if (taken := self.take(form)) is None:
+            return None
+        executable, idle = taken
+        try:
+            memories = executable.arrays(initial)
+            return None if memories is None else (executable.program, executable(sequences, memories))
+        finally:
+            idle.append(executable)
+
+    def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
+        """Prepares a call for later calls of its form, and keeps it, if the engine can prepare it.
+
+        like: the form of outputs per step: a Ragged, or the first two sizes of the arrays.
+        """
+        frozen = bound.frozen(call)
+        if frozen is None:
+            return
+        rows, net = call.positions.rows, program.net
+        memory = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
+        steps = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
+        results = zip(net.results, program.levels, strict=False)
+        leads = ((net.type_of(number).shape, steps if levels else (rows,)) for number, levels in results)
+        shapes = tuple(None if lead is None else (*lead, *features) for features, lead in leads)
+        self.keep(form, Executable(program, frozen, memory, shapes), frozen.bytes)
+
+
+def is_order(engine: Any) -> bool:
+    """Whether the argument `engine` is a name or a tuple of names, which can be part of a form."""
+    if type(engine) is str:  # as most are
+        return True
+    names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
+    return all(type(name) is str for name in names)
 
 
 def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:

@@ -12,10 +12,10 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, begun_steps
-from stepnet.model.calls import Calls
 from stepnet.model.control import mask_array, run_until
 from stepnet.model.executables import Form
 from stepnet.model.program import Program
+from stepnet.model.programs import Calls
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 

@@ -191,10 +191,7 @@ class Ragged:
             raise InputError(
                 f"the new values have shape {np.shape(values)}, and there are {self.total} steps to hold them"
             )
-        ragged = object.__new__(Ragged)  # skips the checks: the offsets are checked already and read-only
-        object.__setattr__(ragged, "values", checked)
-        object.__setattr__(ragged, "offsets", self.offsets)
-        return ragged
+        return unchecked_ragged(checked, self.offsets)
 
     def inner(self) -> "Ragged":
         """Returns the inner sequences, with the outermost level removed. `group` is the inverse.
@@ -441,3 +438,11 @@ class Ragged:
 def _count(count: int, name: str) -> str:
     """Formats a count with a noun in the right number."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def unchecked_ragged(values: Array, offsets: tuple[Array, ...]) -> Ragged:
+    """Makes a `Ragged` of values that are known to fit offsets of another one, without checks."""
+    ragged = object.__new__(Ragged)
+    object.__setattr__(ragged, "values", values)
+    object.__setattr__(ragged, "offsets", offsets)
+    return ragged

@@ -14,13 +14,12 @@ from stepnet.compiler.targets.assignment import place
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, skeleton
-from stepnet.model.batch import Batch, Statics
+from stepnet.model.batch import Batch, Statics, beside, check_inputs, with_dtypes
 from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
 from stepnet.model.nets import call_on
 from stepnet.model.program import Asked, Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
-from stepnet.model.specs import beside, check_inputs, with_dtypes
 
 UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it with inputs="
 

@@ -13,8 +13,7 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics
-from stepnet.model.specs import check_inputs
+from stepnet.model.batch import Batch, Statics, check_inputs
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
 from stepnet.model.streams.memories import Memories
