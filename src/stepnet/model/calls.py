@@ -124,6 +124,7 @@ class Calls(Executables[Executable[Kind]]):
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call for later calls of its form, and keeps it, if the engine can prepare it.
 
+        program, bound: the program of the call, and its kernel.
         like: the form of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
         frozen = bound.frozen(call)
@@ -140,7 +141,7 @@ class Calls(Executables[Executable[Kind]]):
 
 def is_order(engine: Any) -> bool:
     """Whether the argument `engine` is a name or a tuple of names, which can be part of a form."""
-    if type(engine) is str:  # as most are
+    if type(engine) is str:  # the usual case
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
     return all(type(name) is str for name in names)

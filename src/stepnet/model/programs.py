@@ -48,7 +48,8 @@ class Programs(Generic[Kind]):
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
         """The form of a call with these arguments, and its results if it was prepared, else None.
 
-        Nothing is checked: the form of a call that was prepared has passed all checks.
+        The form is None for a call that is never prepared. Nothing is checked: the form of a call that was
+        prepared has passed all checks.
         """
         form = self.calls.form(sequences, last_only, engine, masked, time_major)
         if form is None or (done := self.calls.run(form, sequences, initial)) is None:

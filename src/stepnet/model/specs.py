@@ -1,4 +1,4 @@
-"""Checks and dtypes of the `Spec`s of inputs, statics and memories.
+"""Checks of the `Spec`s of inputs, statics and memories, and their default dtypes.
 
 declared   {"x": Spec(8)}                  given   {"x": Spec(8, "float32")}        they fit
 without a dtype   Spec(8)   -->   Spec(8, "float32")   the floating dtype of inputs and parameters
@@ -44,8 +44,6 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
 
 
 def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
-    dtype.
-    """
+    """The `Spec`s of memories or statics, with the dtype of inputs and parameters where they have none."""
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)
