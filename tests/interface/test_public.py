@@ -13,7 +13,7 @@ import stepnet
 
 NAMES = {
     "stepnet": """
-        Bidirectional Conversion Gradients Graph Progress RNN Ragged Spec Stack StepnetError __version__
+        Bidirectional Conversion Gradients Graph Model Progress RNN Ragged Spec Stack StepnetError __version__
         beam_search
         builder cells convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid layer_norm
         layout leaky_relu load masks one_hot progress quantize reduce relu sampling scan selu set_threads

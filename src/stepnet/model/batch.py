@@ -87,7 +87,10 @@ class Batch:
 
     @classmethod
     def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
-        """The batch of Raggeds, whose lengths must agree at all common levels."""
+        """The batch of Raggeds, whose lengths must agree at all common levels.
+
+        named: the Raggeds with their names in `structure`.
+        """
         first, deepest = max(named, key=lambda pair: pair[1].levels)
         for name, ragged in named:
             if ragged is not deepest:
@@ -106,7 +109,11 @@ class Batch:
     def _of_arrays(
         cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
     ) -> "Batch":
-        """The batch of padded arrays, which are read in place; `lengths` excludes the padding."""
+        """The batch of padded arrays, which are read in place; `lengths` excludes the padding.
+
+        named: the arrays with their names in `structure`.
+        time_major: whether they are [time, batch, features...].
+        """
         axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):
@@ -331,8 +338,6 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
 
 
 def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
-    dtype.
-    """
+    """The `Spec`s of memories or statics, with the dtype of inputs and parameters where they have none."""
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

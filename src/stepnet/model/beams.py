@@ -144,8 +144,7 @@ def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
 # ---- finished sequences ------------------------------------------------------------------------------------
 
 ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8"), ("symbol", "i8")])
-"""A finished sequence: its rank, log-probability and length, the row that it continues, and its last symbol.
-"""
+"""A finished sequence: its rank, log-probability and length, the row that it continues, its last symbol."""
 NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 

@@ -207,7 +207,10 @@ class Memory:
         return self._new
 
     def before_all(self, count: int | None) -> Any:
-        """The values before the first step: `init`, or zeros for `count` rows (for one without a count)."""
+        """The values before the first step: `init`, or zeros for `count` sequences.
+
+        Without a count, zeros are those of a single row.
+        """
         if self.init is not None:
             return self.init
         return np.zeros(self.spec.shape if count is None else (count, *self.spec.shape), self.spec.dtype)

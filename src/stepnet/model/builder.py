@@ -152,7 +152,7 @@ class RNNOp:
                 block inside another one: a value of the outer block, from which each inner sequence starts.
             shape: The features of one row, such as 30 or [20, 30]; every sequence starts from zeros. The
                 number of rows is known from the inputs.
-            dtype: Of the zeros; by default the promoted floating dtype of the inputs added so far.
+            dtype: The dtype of the zeros; by default the promoted floating dtype of the inputs added so far.
 
         Raises:
             StepError: For both or neither of `init` and `shape`, and outside the block.
@@ -210,8 +210,9 @@ class RNNOp:
         return array, spec_of(array)
 
     def _take(self, value: Any, what: str) -> None:
-        """Records the kind of an argument: arrays or values of an enclosing block; raises `StepError` for
-        both.
+        """Records whether arguments are arrays or values of an enclosing block; raises `StepError` if mixed.
+
+        what: the name of the argument in messages.
         """
         kind = "a value of a block" if isinstance(value, Traced) else "an array"
         if self._given not in (None, kind):

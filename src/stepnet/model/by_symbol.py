@@ -69,6 +69,8 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
     The symbol and the values are memories of the recurrence. Work from memories to memories stays in the
     loop, so no pass splits it differently than in the plan.
 
+    params: the parameters of the plan.
+    feed: the function from symbols to inputs.
     wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends

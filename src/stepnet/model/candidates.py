@@ -196,7 +196,11 @@ def floor_of(tops: Array, count: int) -> Array:
 
 @lru_cache(maxsize=32)
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
-    """A recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups]."""
+    """A recurrence from scores [rows, symbols] of a dtype to the columns of `Known`, [rows, 2 + groups].
+
+    groups: the number of groups of symbols.
+    stops: the symbols that end a sequence.
+    """
     deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
     even = deep * groups
 

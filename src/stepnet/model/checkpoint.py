@@ -58,8 +58,9 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """The programs for the gradients of a section's memories and of its inputs at the positions
-        `wanted`.
+        """The programs of a section, for the gradients of its memories and of some of its inputs.
+
+        wanted: the positions of these inputs.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
@@ -78,7 +79,10 @@ class InPieces:
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
-        """New arrays with the initial memories of the section."""
+        """New arrays with the initial memories of the section, which a run may overwrite.
+
+        values: the arrays by their numbers in the whole net.
+        """
         net = self.section.net
         memories = zip(self.section.memories, net.inputs[len(self.section.reads) :], strict=True)
         made: list[Array] = []

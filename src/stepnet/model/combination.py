@@ -31,7 +31,7 @@ class Combination(Combined):
 
     @computed_once
     def programs_as_one(self) -> LayerPrograms[Combined]:
-        """The programs of all parts as one net."""
+        """The programs that run all parts as one net, one for each kind of call."""
         return LayerPrograms(self)
 
     def __call__(
@@ -183,10 +183,10 @@ class Combination(Combined):
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """The sections of the text of `explain`: the plan of each part under its name.
 
-        For a call of some size they begin with the parts that run at the same time. Parts whose sequences may
-        end early run one by one.
+        With the size of a call, they begin with the parts that run at the same time. Parts whose sequences
+        may end early run one by one.
         """
-        from stepnet.explain.document import TitledSection  # late: it is not what runs
+        from stepnet.explain.document import TitledSection  # late: calls do not need it
         from stepnet.explain.facts import choice
         from stepnet.explain.plan import shared_items
 
@@ -198,8 +198,8 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """The sections on the plan of each part, under the part's name."""
-        from stepnet.explain.document import headed  # late: it is not what runs
+        """The sections of `explain` with the plan of each part, under the name of the part."""
+        from stepnet.explain.document import headed  # late: calls do not need it
 
         made: list[TitledSection] = []
         for name, part in zip(self.part_names, self.layers, strict=True):

@@ -44,8 +44,7 @@ these two calls, and the least number of steps.
 """
 Draw = Callable[[Array, Array], Array]
 MOST_STEPS = 2**16
-"""The largest number of steps of a call, for which there is a table of the positions of a sequence's steps.
-"""
+"""The largest number of steps of a call, which has a table of the positions of a sequence's steps."""
 MOST_KEPT = 8
 """The largest number of combinations of feed and choice for which a layer keeps compiled recurrences."""
 
@@ -138,7 +137,11 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
 def made_for(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
-    """The recurrence that writes symbols with this feed and choice; or the reason why there is none."""
+    """Compiles the recurrence that writes symbols; returns the reason if it needs Python between two steps.
+
+    feed, choice: the functions from symbols to inputs and from scores to symbols.
+    parts: the recurrences of all layers.
+    """
     programs = programs_of(parts, writer)
     if isinstance(programs, str):
         return programs

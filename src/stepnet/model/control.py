@@ -55,7 +55,7 @@ class Controls(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Control:
-    """The control of a step; it is false where the step runs as it is.
+    """The control of a step: a mask, an early end, or both. It is false without either.
 
     masked: the output at masked steps, "repeat" or "zero"; None without a mask.
     until: the condition that ends a sequence; None for no early end.

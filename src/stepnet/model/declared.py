@@ -141,6 +141,7 @@ class Declared(Model):
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
         def made() -> StepProgram:
+            """Traces the step for these inputs and statics."""
             memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
             with paused_collector():
                 traced = trace_step(self.step, inputs, memory, still, self.params)

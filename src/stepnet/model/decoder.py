@@ -112,6 +112,7 @@ class Writer:
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
         """Runs the start of each sequence; returns the front after it.
 
+        start, initial, statics: the arguments of `generate`.
         stops: the stop symbols; raises `InputError` for one that has no score.
         """
         said = said_so_far(start)

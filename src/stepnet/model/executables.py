@@ -82,8 +82,8 @@ class Executables(Generic[Kind]):
 
 
 def evict_oldest() -> None:
-    """Evicts the oldest forms of all programs until at most `MOST_BYTES` are kept; those of programs that are
-    gone count no more.
+    """Evicts the oldest forms of all programs beyond `MOST_BYTES`, and those of programs that no longer
+    exist.
     """
     held = 0
     for key, (owner, size) in tuple(RECENT.items()):

@@ -105,7 +105,10 @@ class Cut:
     def of(
         cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Any, engine: Order
     ) -> "Cut":
-        """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them."""
+        """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them.
+
+        control, engine: the further arguments of the call.
+        """
         reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))
@@ -253,9 +256,9 @@ class HasGradient(Protocol):
 
 
 def source_of(model: Any) -> GradientSource:
-    """The value whose gradient a model has.
+    """The gradient source of a model.
 
-    Raises `InputError` for anything else than a model, and for layers above one that may end early.
+    Raises `InputError` for a value that is not a model, and for layers above one that may end early.
     """
     if isinstance(model, HasGradient):
         return model.gradient_source()

@@ -83,13 +83,15 @@ class Blocks:
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """An array of the piece with its values per step grouped by block; arrays of other extents stay."""
+        """Groups the values per step of an array by block; arrays of other extents are returned unchanged."""
         if self.size == 1 or type_.extent != STEPS:
             return array
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """An array with a value per block ungrouped to a value per step; arrays of other extents stay."""
+        """Ungroups the values per block of an array to values per step; other arrays are returned
+        unchanged.
+        """
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
@@ -159,8 +161,10 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """The programs for the gradients of a section's memories and of its inputs at the positions
-        `wanted`.
+        """The programs of a section, for the gradients of its memories and of some of its inputs.
+
+        choice: the recurrence of the section, with the number of steps of a block.
+        wanted: the positions of these inputs.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
@@ -187,7 +191,10 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def begun(self, values: Values) -> list[Array | None]:
-        """The initial memories of the section; None for zeros."""
+        """The initial memories of the section; None for zeros.
+
+        values: the arrays by their numbers in the whole net.
+        """
         numbers = self.section.net.inputs[len(self.section.reads) :]
         arrays = [
             None if memory.begins is None else values[memory.begins] for memory in self.section.memories

@@ -85,7 +85,10 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """The programs for the gradients of a section's inputs at the positions `wanted`."""
+        """The programs of a section, for the gradients of some of its inputs.
+
+        wanted: the positions of these inputs.
+        """
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property

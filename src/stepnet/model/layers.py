@@ -35,7 +35,7 @@ Array = np.ndarray
 
 
 class Combined(Model):
-    """Layers or directions that run as one, as far as their parts go; `Combination` runs them.
+    """Layers or directions that run as one: access to their parts. `Combination` runs them.
 
     Arguments and results that belong to the parts have one entry per part, in a structure of each subclass.
 
@@ -66,11 +66,11 @@ class Combined(Model):
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of the part at a position is in the last output of the whole."""
+        """Whether the last output of the part at a position is in the last output of the combination."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the whole."""
+        """The output of the combination, given the outputs of all parts."""
 
     @abstractmethod
     def __call__(
@@ -102,7 +102,7 @@ class Combined(Model):
 
     @abstractmethod
     def with_params(self, params: Any) -> Self:
-        """The same parts with other parameters."""
+        """A copy of the parts with other parameters."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
@@ -110,7 +110,7 @@ class Combined(Model):
 
     @property
     def declaration(self) -> Declaration:
-        """The inputs and parameters that it was made with; statics are those that a call has."""
+        """The inputs and parameters of the recurrences; statics are None, as each call has its own."""
         recurrences = list(recurrences_of(self))
         return Declaration(
             recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]

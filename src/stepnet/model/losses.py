@@ -172,7 +172,7 @@ class Targets:
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
     def types(self) -> Iterator[Type]:
-        """The types of the arrays in a net."""
+        """Yields the types of the targets in the net of a loss."""
         for array, levels in zip(self.arrays, self.levels, strict=True):
             yield Type(extent_of(1 + levels), array.shape[1:], array.dtype.name)
 

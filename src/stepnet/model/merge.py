@@ -55,7 +55,11 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """One output of two directions, merged; `rows` is the number of leading axes that are not features."""
+    """One output of two directions, merged.
+
+    how: the name of the merge.
+    rows: the number of leading axes that are not features.
+    """
     if isinstance(forward, Ragged):
         return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
     here, there = forward.shape, backward.shape

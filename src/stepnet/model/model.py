@@ -151,14 +151,17 @@ class Model(ABC):
         >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
         True
         """
-        from stepnet.explain.plan import checked_size  # late: it is not what runs
+        from stepnet.explain.plan import checked_size  # late: calls do not need it
         from stepnet.explain.text import text
 
         return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """The sections of the text of `explain`. size: of the call, as far as the caller says it."""
-        from stepnet.explain.plan import schedule_sections  # late: it is not what runs
+        """The sections of the text of `explain`.
+
+        size: the size of a call whose threads and times are added; None for no call.
+        """
+        from stepnet.explain.plan import schedule_sections  # late: calls do not need it
 
         return schedule_sections(self.program.schedule_for(order), order, size)
 

@@ -47,7 +47,7 @@ class BoundNet:
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """The array of the input at a position; zeros for each row if it is None."""
+    """The array of the input at a position; zeros for each row of the call if it is None."""
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])

@@ -45,7 +45,7 @@ class NetProgram:
 
     @computed_once
     def ends(self) -> Ends:
-        """The inputs and results of the net by kind."""
+        """The positions of the inputs and results of the net, by kind."""
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:

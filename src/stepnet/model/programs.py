@@ -132,6 +132,7 @@ class Calls(Executables[Executable[Kind]]):
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call for later calls of its form, and keeps it, if the engine can prepare it.
 
+        program, bound: the program of the call, and its kernel.
         like: the form of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
         frozen = bound.frozen(call)
@@ -148,7 +149,7 @@ class Calls(Executables[Executable[Kind]]):
 
 def is_order(engine: Any) -> bool:
     """Whether the argument `engine` is a name or a tuple of names, which can be part of a form."""
-    if type(engine) is str:  # as most are
+    if type(engine) is str:  # the usual case
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
     return all(type(name) is str for name in names)
@@ -184,7 +185,8 @@ class Programs(Generic[Kind]):
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
         """The form of a call with these arguments, and its results if it was prepared, else None.
 
-        Nothing is checked: the form of a call that was prepared has passed all checks.
+        The form is None for a call that is never prepared. Nothing is checked: the form of a call that was
+        prepared has passed all checks.
         """
         form = self.calls.form(sequences, last_only, engine, masked, time_major)
         if form is None or (done := self.calls.run(form, sequences, initial)) is None:

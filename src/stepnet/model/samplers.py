@@ -24,7 +24,7 @@ class Sampling:
 
     def __call__(self, scores: Array, random: Array) -> Array:
         """The symbols [rows] for scores [rows, symbols] and random numbers [rows]."""
-        known = scores.astype(np.float64)  # first: whole numbers may have no negative
+        known = scores.astype(np.float64)  # first, as unsigned integers have no negative
         order = np.argsort(-known, axis=-1, kind="stable")
         ordered = np.take_along_axis(known, order, axis=-1)
         with np.errstate(over="ignore"):  # far below the highest score the weight is 0

@@ -265,7 +265,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
     body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
-    done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
+    done = len(recur.outputs) + len(leaves(called.program.memory))  # the memory that `ending` adds
     lengths = called.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[LevelSizes, list[Array]]] = []
@@ -274,6 +274,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
+        """Runs a step of the recurrence, and records its values."""
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)

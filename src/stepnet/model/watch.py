@@ -75,7 +75,11 @@ def local_values(
 ) -> dict[str, Traced]:
     """The local variables that are values of a step: its own by their names, others as `function.name`.
 
-    A parameter is not among them, as the caller has it; a value computed from parameters is.
+    Parameters are left out, as the caller has them; a value computed from parameters is included.
+
+    returned: by function, its local variables at its last return.
+    step: the code of the step; None if it is not known.
+    builder: the net of the step.
     """
     named: dict[str, Traced] = {}
     for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):

@@ -133,7 +133,7 @@ def usual(rank: int) -> list[str]:
 
 
 def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
-    """A model's input with its axes.
+    """Makes a model's input from its axes.
 
     sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
     axes: the letters of the axes, where trailing features may be left out.

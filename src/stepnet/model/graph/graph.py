@@ -139,8 +139,8 @@ class Graph(Model):
         return transform(last_step, outputs) if last_only else outputs
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
-        """The whole model as the recurrence that a stream steps; raises `InputError` if it has no stream."""
-        from stepnet.model.graph.stream import GraphStep, check_stream  # late: not everybody has streams
+        """The whole model as a recurrence that a stream steps; raises `InputError` if it has no stream."""
+        from stepnet.model.graph.stream import GraphStep, check_stream  # late: few processes have streams
         from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
@@ -179,7 +179,9 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """The output at each sequence's last step, zeros for an empty one; others are unchanged."""
+    """The output at each sequence's last step, zeros for an empty sequence; an array is returned
+    unchanged.
+    """
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

@@ -97,6 +97,7 @@ class GraphPrograms:
         """The program for inputs and statics of these `Spec`s."""
 
         def made() -> GraphProgram:
+            """Traces the model for these inputs and statics."""
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
             traced = trace_model(self.model, inputs, statics, self.params)

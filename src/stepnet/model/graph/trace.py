@@ -84,7 +84,9 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[str, Any]:
-    """The argument `statics`, for a model that has it; raises `InputError` where it does not fit the call."""
+    """The keyword argument `statics` of a model that has one; raises `InputError` if the call does
+    not fit.
+    """
     try:
         argument = inspect.signature(model).parameters.get("statics")
     except (TypeError, ValueError):

@@ -80,7 +80,7 @@ class Trials:
                 if isinstance(cell, LowPrecisionCell) and cell.reads:
                     reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
-        # By the schedule of the user's own calls: marks may divide the work differently, which changes bits.
+        # With the schedule of the user's own calls: marks may divide work differently, which changes bits.
         own = program.kernel(engines).bind(program.params)
         right = tuple(run(own, program, reading.call) for reading in readings)
         for sample, arrays in enumerate(right):
@@ -259,6 +259,8 @@ def scales_of(
     """The scale and shift of the inputs of each recurrence, by the recurrence's number.
 
     reads: for each recurrence, its inputs by their numbers in the net.
+    readings: the samples, as calls.
+    keep: the share of the inputs that the scales must represent without clipping.
     """
     if not reads:
         return {}

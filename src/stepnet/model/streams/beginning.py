@@ -46,6 +46,7 @@ class New:
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
         """Writes the rows to slots of a layer, on one side.
 
+        step: the prepared step of the layer.
         begun: the number of steps that each row has taken.
         """
         step.memories.put(slots, side, self.memory, begun)
@@ -129,14 +130,14 @@ def begun_step(
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """Traces the step of a layer for inputs and statics with these `Spec`s."""
+    """Traces the step of a layer for these `Spec`s; raises `InputError` if the inputs are not as declared."""
     check_inputs(rnn.inputs, inputs)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
 
 def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
-    """Prepares the step of a layer, with memories of zeros for `capacity` slots."""
+    """Prepares the traced step of a layer, with memories of zeros for `capacity` slots."""
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream

@@ -34,6 +34,7 @@ def alone(
 
     @wraps(method)
     def call(self: Self, /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        """Marks the object as in use while the method runs."""
         if self.in_use:
             raise InputError(IN_USE)
         self.in_use = True

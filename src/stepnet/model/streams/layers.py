@@ -35,7 +35,7 @@ class Stepped(Protocol):
 
 @runtime_checkable
 class CalledRecurrence(Stepped, Protocol):
-    """A recurrence each of whose steps may be a call of its own."""
+    """A recurrence whose steps can each run as a call of their own."""
 
     def read(
         self,
@@ -50,7 +50,7 @@ class CalledRecurrence(Stepped, Protocol):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[Any]:
-        """The arguments of a call, checked."""
+        """The checked arguments of a call, with the program that runs them."""
         ...
 
 

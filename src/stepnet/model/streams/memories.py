@@ -53,13 +53,13 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories and numbers of steps to one side of slots."""
+        """Writes memories to one side of slots, with the number of steps that each row has taken."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories and numbers of steps to the other side of each slot.
+        """Writes memories to the other side of each slot, with the number of steps that each row has taken.
 
         sides: the present side of each slot.
         """

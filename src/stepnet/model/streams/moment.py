@@ -75,7 +75,10 @@ class Moment:
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """The moment with new rows after the others, in these slots on the side of `number`."""
+        """The moment with new rows after the others, in these slots on the side of `number`.
+
+        begun: the number of steps that each new row has taken.
+        """
         all_slots = np.concatenate([self.slots, slots])
         ahead = np.concatenate([self.ahead, begun - self.number])
         sides = self.sides
@@ -84,7 +87,10 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """The moment with these rows in other slots, on the side of `number`."""
+        """The moment with these rows in other slots, on the side of `number`.
+
+        begun: the number of steps that each of these rows has taken.
+        """
         all_slots, sides, steps = self.slots.copy(), self.all_sides.copy(), self.begun
         all_slots[rows], sides[rows], steps[rows] = slots, self.side, begun
         return Moment.of(all_slots, sides, steps)

@@ -143,7 +143,7 @@ class PreparedStep:
         return chosen
 
     def take(self, x: Any, inputs: list[Array], count: int, some: bool) -> None:
-        """Checks the inputs of a step, and copies them into the arrays that the step reads.
+        """Checks the inputs of a step of `count` rows, and copies them into the arrays that the step reads.
 
         some: whether other rows of the stream wait, for messages.
         """

@@ -38,7 +38,7 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """The argument of `reorder` as indices; raises `InputError` unless it is one existing row per row."""
+    """The argument of `reorder` as indices; raises `InputError` unless it is an existing row for each row."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)
@@ -55,7 +55,7 @@ def sources(rows: Any, count: int) -> Array:
 
 
 def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
-    """Raises `InputError` for an input with another number of rows.
+    """Raises `InputError` for an input whose first axis is not `rows` long.
 
     some: whether only some rows of the stream take the step, for messages.
     """

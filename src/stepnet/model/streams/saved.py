@@ -115,6 +115,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
     taken = {BEGUN}
 
     def unique(name: str) -> str:
+        """A name that no other array has, which is then taken."""
         own, number = name, 0
         while own in taken:
             number += 1
@@ -318,6 +319,7 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:
+        """Takes an array out of the file's arrays; raises `FileError` if it is missing or does not fit."""
         array = left.pop(name, None)
         if array is None:
             raise FileError(f"it has no array {name!r}")
@@ -332,6 +334,7 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
         return array
 
     def static(spec: Spec, names: Iterator[str]) -> Any:
+        """Takes the array of a static, or makes a Ragged of its values and its offsets."""
         if not spec.axis:
             return taken(next(names), (count, *spec.shape), spec.dtype)
         values = taken(next(names), (None, *spec.shape), spec.dtype)

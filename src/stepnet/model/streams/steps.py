@@ -30,7 +30,11 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
 
 
 def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
-    """Writes the rows that were added before the first step into the layer at a position."""
+    """Writes the rows that were added before the first step to a layer.
+
+    place: the position of the layer.
+    step: its prepared step.
+    """
     first = 0
     for piece in pieces:
         slots = np.arange(first, first + len(piece.kept))
@@ -93,6 +97,9 @@ def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> 
     """Writes new rows to free slots, on the side of the moment's number; returns the steps and the slots.
 
     The steps are copies with more slots where there were too few.
+
+    new: the rows for each layer.
+    begun: the number of steps that each row has taken.
     """
     slots = moment.free(len(begun))
     needed = int(slots.max(initial=-1)) + 1

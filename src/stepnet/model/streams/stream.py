@@ -306,7 +306,11 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes new rows after the others; returns the steps and the moment with them."""
+        """Writes new rows after the others; returns the steps and the moment with them.
+
+        new: the rows for each layer.
+        begun: the number of steps that each row has taken.
+        """
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
