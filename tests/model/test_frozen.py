@@ -162,7 +162,7 @@ def layers() -> list[Any]:
 def test_initial_memories_in_a_structure_are_used_as_they_lie(layer: Any, monkeypatch: pytest.MonkeyPatch):
     x = inputs()
     _, memory = called_twice(layer, x)
-    runs = getattr(layer, "run", layer)
+    runs = getattr(layer, "programs_as_one", layer)
     turned = transform(lambda array: RANDOM.normal(size=array.shape).astype("f4"), memory)
     expected = general(layer, x, turned)
     monkeypatch.setattr(runs, "read", None)

@@ -72,4 +72,4 @@ def test_an_accelerated_model_is_quantized_after_undo():
     done.undo()
     again = quantized(model)
     assert type(again["rnn"]) is QUANTIZED.LSTM
-    assert "left, a torch.ao.nn.quantized.dynamic" in str(stepnet.torch.accelerate(again))
+    assert "left, torch.ao.nn.quantized.dynamic" in str(stepnet.torch.accelerate(again))

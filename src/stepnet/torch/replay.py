@@ -218,7 +218,7 @@ class ReplayedNode:
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
             if isinstance(part, SequenceOrder):
-                raise refuse("the numbers of sequences in their batch, or their order, enter a value")
+                raise refuse("a value depends on the indices of sequences in their batch, or on their order")
             if isinstance(part, NoValue):
                 raise refuse(f"{part.what} is not known in a model")
         return [part for part in every if isinstance(part, Placed)]
