@@ -18,7 +18,6 @@ from stepnet.cells import CELLS
 from stepnet.compiler.grad.sections import sections
 from stepnet.compiler.net import Builder
 from stepnet.errors import InputError
-from stepnet.model.gradients import parameters_of
 from tests.model.test_gradients import (
     LAYERS,
     PARAMS,
@@ -289,7 +288,7 @@ def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
     def run(moved: Any) -> Any:
         return programs(moved["sequences"], params=moved["params"], engine="interpret")[0]
 
-    given_ = {"sequences": x, "params": parameters_of(layer)}
+    given_ = {"sequences": x, "params": layer.params}
     assert_differences(run, given_, {"sequences": found.inputs, "params": found.params}, 3)
 
 

@@ -18,7 +18,6 @@ import stepnet as sn
 from stepnet.cells import CELLS
 from stepnet.compiler.net import LevelSizes
 from stepnet.errors import StepnetError
-from stepnet.model.gradients import parameters_of
 from stepnet.ragged import offsets_of
 
 Array = np.ndarray
@@ -290,7 +289,7 @@ def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> N
     assert own.grad is not None
     assert_close(gradients.inputs, own.grad.numpy(), 12, WIDTH)
     slopes = {name: parameter.grad for name, parameter in module.named_parameters()}
-    right = parameters_of(sn.layout.from_torch(slopes, cell=named))
+    right = sn.layout.from_torch(slopes, cell=named).params
     for one, other in zip(plain(gradients.params), plain(right), strict=True):
         assert_close(one, other, 24, WIDTH)
 

@@ -96,3 +96,12 @@ def test_others_are_refused(name: str):
     change, message = WRONG[name]
     with pytest.raises(InputError, match=message):
         cells.rnn("gru", parameters(1)).with_params(change(parameters(2)))
+
+
+def test_the_report_of_quantized_layers_stays():
+    layers = [cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, 8)) for inputs in (3, 8)]
+    x = np.random.default_rng(0).normal(size=(4, 9, 3)).astype("f4")
+    small = sn.quantize(sn.Stack(layers), [x], "int8")
+    other = small.with_params(small.params)
+    assert other.report is small.report
+    np.testing.assert_array_equal(other(x)[0], small(x)[0])

@@ -153,8 +153,9 @@ class Combination(Combined):
         """A copy of the layers with other parameters.
 
         Args:
-            params: The new parameters, one entry per part, each in the structure, shapes and dtypes of the
-                old ones.
+            params: The new parameters, one entry per part: a tuple for a `Stack`, {"forward": ...,
+                "backward": ...} for a `Bidirectional`. Each has the structure, shapes and dtypes of the old
+                ones.
 
         Raises:
             InputError: For another structure, or other shapes or dtypes.
@@ -172,7 +173,7 @@ class Combination(Combined):
         for name, part, one in zip(self.part_names, self.layers, own, strict=True):
             with named(name):
                 layers.append(part.with_params(one))
-        return self.with_layers(layers)
+        return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
         """The schedules that a call runs; where sequences may end early, one for each recurrence."""

@@ -54,13 +54,6 @@ class Gradients:
     statics: Any = None
 
 
-def parameters_of(layer: Layer) -> Any:
-    """The parameters of a layer: those of a recurrence, or the parameters of each part in a structure."""
-    if isinstance(layer, RNN):
-        return layer.params
-    return layer.together([parameters_of(part) for part in layer.layers])
-
-
 def by_parts(layer: Layer, value: Any, what: str) -> Any:
     """An argument with an entry for each recurrence of a layer, in the structure of the layer's results.
 
@@ -293,7 +286,7 @@ class LayerSource:
             sequences, lengths = cut.sequences, None
             options |= {"mask": cut.mask, "time_major": False}
         reading = self.programs.read(sequences, initial, statics, lengths, last_only, **options)
-        own, program = parameters_of(self.layer), reading.program
+        own, program = self.layer.params, reading.program
         held = own if params is None else same_parameters(params, own)
         structures = {
             "params": held,

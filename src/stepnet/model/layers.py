@@ -117,6 +117,11 @@ class Combined(Model):
         )
 
     @property
+    def params(self) -> Any:
+        """The parameters of the parts, one entry per part."""
+        return self.together([part.params for part in self.layers])
+
+    @property
     def ends_early(self) -> bool:
         """Whether sequences may end before their last step, by the `until` of a recurrence."""
         return any(rnn.until is not None for rnn in recurrences_of(self))

@@ -216,7 +216,8 @@ class Model(ABC):
             begun: The number of steps that were run before, from which `index` counts on.
 
         Returns:
-            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences. With
+            `engine="interpret"` those of a `Graph` agree up to rounding.
 
         Raises:
             InputError: For arguments that do not fit, and for a model that needs later steps: one with a

@@ -16,6 +16,8 @@ from stepnet.compiler.net.ir import Builder, Node, ancestors
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
 
+GROUPED = "add", "subtract", "concatenate"
+"""Operations that passes group by when their operands are known."""
 NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 """Operations of the net around a recurrence that have no meaning for a single step."""
 
@@ -85,6 +87,8 @@ class OneStep:
     index: the number in the body of the count of earlier steps; -1 where the step does not read it.
     known: for values of the plan's net that the body already has, their numbers in the body.
     carried: the memories before the step; None for those with which the plan's recurrence begins.
+    kept_apart: whether sums and concatenations get barriers too. A value per row that a call repeats at every
+        step is known earlier in a step, and passes group sums and products by when their terms are known.
     place: for each value of the plan's net so far, its number in the body.
     begins: the memories with which the recurrence begins in a call of whole sequences.
     following: the memories after the step.
@@ -95,6 +99,7 @@ class OneStep:
     index: int
     known: Mapping[int, int]
     carried: Sequence[int] | None = None
+    kept_apart: bool = False
     place: dict[int, int] = field(init=False)
     begins: list[int] = field(init=False, default_factory=list[int])
     following: list[int] = field(init=False, default_factory=list[int])
@@ -142,7 +147,8 @@ class OneStep:
             constant = self.builder.type_of(operands[0]).extent == CONST
             return self.builder.add("expand", operands[0], extent=ROWS) if constant else operands[0]
         number = self.builder.copy(node, operands)
-        return self.barrier(number) if node.operation == "matmul" else number
+        apart = node.operation == "matmul" or (self.kept_apart and node.operation in GROUPED)
+        return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
         """Puts a floating-point value behind a barrier, through which no pass looks; returns its number."""

@@ -96,8 +96,8 @@ class Program(NetProgram):
         whole = self.schedule.whole
         if whole is None:
             raise InputError(
-                "a recurrence with another one inside, or with statics that are sequences, has a plan for "
-                "each of its parts: print(rnn.explain()), or look at rnn.schedule.parts"
+                "the model runs in several parts, each with a plan of its own: print explain(), or look "
+                "at schedule.parts"
             )
         return whole
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from installed_onednn import missing_onednn
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
 from torch import nn
-from zoo import normal, rnn_of
+from zoo import normal, rnn_of, simple
 
 import stepnet as sn
 import stepnet.torch
 from stepnet.compiler.values import leaves
-from stepnet.errors import FileError, InputError
+from stepnet.errors import FileError, InputError, RefusedError
 
 Array = np.ndarray
 Model = Callable[..., Any]
@@ -63,6 +64,28 @@ def without_recurrence(words: Any, params: Any) -> Any:
     return sn.softmax(params["table"][words])
 
 
+def joined_with_a_static(words: Any, params: Any, statics: Any) -> Any:
+    """A concatenation with a static at each step that is an output too, so the call multiplies it whole."""
+    x = np.concatenate([params["table"][words], params["table"][words] * 2], axis=-1)
+    joined = np.concatenate([x, sn.expand(statics, x)], axis=-1)
+    weights = {"W": normal(14, 8), "R": normal(8, 8)}
+    return sn.RNN(simple, weights, memory=8)(joined)[0], joined
+
+
+def summed_with_repeated_values(words: Any, params: Any, statics: Any) -> Any:
+    """Sums of values of each step with values that are the same at every step."""
+    x = params["table"][words]
+    still = sn.expand((statics @ params["V"])[:, :5], x)
+    sums = (x + still) + np.tanh(x) + sn.expand(params["W"][0, :1], x)
+    return GRU(sums)[0] @ params["W"] + still[:, :3] + x[:, :3], sums
+
+
+def from_negative_zero(words: Any, params: Any, statics: Any) -> Any:
+    """A memory that begins with -0.0 and stays as it is."""
+    hold = sn.RNN(lambda x, h, p: (h, h), memory=3)
+    return 1 / hold(params["table"][words], initial=np.full_like(statics[:, :3], -0.0))[0]
+
+
 MODELS: dict[str, tuple[Model, bool]] = {
     "two layers": (two_layers, False),
     "values so far": (values_so_far, False),
@@ -70,6 +93,9 @@ MODELS: dict[str, tuple[Model, bool]] = {
     "with context": (with_context, True),
     "side by side": (side_by_side, False),
     "without recurrence": (without_recurrence, False),
+    "joined with a static": (joined_with_a_static, True),
+    "summed with repeated values": (summed_with_repeated_values, True),
+    "from negative zero": (from_negative_zero, True),
 }
 
 
@@ -187,6 +213,22 @@ def test_a_quantized_graph_has_streams_of_its_precision() -> None:
     assert not np.array_equal(whole, sn.Graph(two_layers, PARAMS)(words))
     for step in range(6):
         assert_same(stream.step(words[:, step]), whole[:, step])
+
+
+@pytest.mark.skipif(missing_onednn() is not None, reason=str(missing_onednn()))
+def test_engines_that_split_a_call_are_refused() -> None:
+    graph = sn.Graph(lambda x, params: GRU(x)[0])
+    assert "onednn" in graph_parts(graph, ("onednn", "llvm"))
+    with pytest.raises(InputError, match=r"parts of the model run on onednn.*: give engine='llvm' to calls"):
+        graph.stream(2, engine=("onednn", "llvm")).step(normal(2, 5))
+    with pytest.raises(RefusedError, match="a step of the whole model: no engine runs this net"):
+        graph.stream(2, engine="onednn").step(normal(2, 5))
+
+
+def graph_parts(graph: sn.Graph, engines: tuple[str, ...]) -> str:
+    """The explanation of a graph for engines, after a call."""
+    graph(normal(2, 3, 5), engine=engines)
+    return graph.explain(engines)
 
 
 # ---- random models -----------------------------------------------------------------------------------------

@@ -23,11 +23,13 @@ from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.targets import Call, Order, choose, engines_of
+from stepnet.compiler.targets.assignment import choice
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.arguments import is_array
+from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import arranged, named_leaves
-from stepnet.errors import InputError
+from stepnet.errors import InputError, named
 from stepnet.model.graph.programs import GraphPrograms
 from stepnet.model.nets import run_net
 from stepnet.model.one_step import OneStep, counts, refusal
@@ -88,6 +90,11 @@ class Composition:
     start: list[int | None] = field(default_factory=list["int | None"])
     specs: list[Any] = field(default_factory=list[Any])
 
+    @computed_once
+    def repeats(self) -> bool:
+        """Whether the model repeats a value per row, or a constant, at every step."""
+        return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
+
     def add_input(self, number: int) -> int:
         """Adds an input of the schedule's net, and returns its number in the body."""
         node = self.net.nodes[number]
@@ -123,7 +130,7 @@ class Composition:
         kept = [recur.body.nodes[number] for number in recur.memories]
         # The memory of a plain part is a dummy, which is the last result of its plan.
         new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
-        step = OneStep(builder, plan, index, {}, new or None)
+        step = OneStep(builder, plan, index, {}, new or None, self.repeats)
         results = step.results(self.operands(part, plan))
         results = results if new else results[: len(part.results)]
         self.values |= {n: value for n, value in zip(part.results, results, strict=True) if n >= 0}
@@ -151,11 +158,11 @@ class Composition:
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Whether a value is zeros for each row, written as a constant."""
+    """Whether a value is zeros for each row, written as a constant; -0.0 is not zero here."""
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
         return is_zeros(builder, node.inputs[0])
-    return node.operation == "constant" and not node.attributes["value"].value.any()
+    return node.operation == "constant" and not any(node.attributes["value"].value.tobytes())
 
 
 def memory_specs(nodes: Sequence[Node]) -> Any:
@@ -255,5 +262,25 @@ class GraphStep:
         if id(program) not in self.made:
             output = program.traced.output
             schedule = program.schedule_for(self.engine)
-            self.made[id(program)] = program, composed(schedule, inputs, statics, program.params, output)
+            step = composed(schedule, inputs, statics, program.params, output)
+            check_engines(schedule, step.schedule, self.engine)
+            self.made[id(program)] = program, step
         return self.made[id(program)][1]
+
+
+def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
+    """Raises `InputError` if the engine that runs the step of a model is not the one that runs its parts: the
+    bits would be others.
+
+    schedule: the parts of the model.
+    step: the schedule of the whole model as a step.
+    """
+    engines = engines_of(asked)
+    parts = {engine.name for plan in schedule.plans if (engine := choice(plan, engines).engine) is not None}
+    with named("a step of the whole model"):
+        steps = choose(step, asked)[0].name
+    if parts and parts != {steps}:
+        raise InputError(
+            f"with these engines the parts of the model run on {', '.join(sorted(parts))}, and a step of the "
+            f"whole model on {steps}, with other bits: give engine={steps!r} to calls and streams"
+        )
