@@ -10,7 +10,6 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.values import leaves, named_leaves, rebuild, transform
-from stepnet.model.gradients import parameters_of
 
 Array = np.ndarray
 STEP = 1e-6
@@ -124,7 +123,7 @@ def assert_gradients(
     given = {name: part for name, part in given.items() if name in names}
     programs = sn.vjp(layer)
     _, right = gradients_by(programs, given, seed, engine="interpret", **options)
-    parts = {"params": parameters_of(layer), **given}
+    parts = {"params": layer.params, **given}
 
     def run(moved: Any) -> Any:
         results, _ = programs(**moved, engine="interpret", **options)
