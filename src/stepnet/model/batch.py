@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import AXES, native
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, shown
+from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, shown
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
@@ -309,6 +309,11 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
         arrays.append(np.ascontiguousarray(array, spec.dtype))
     return arrays
+
+
+def arranged_as(inputs: Any, declared: Any) -> Any:
+    """The inputs with their dicts in the order of the declared `Spec`s; unchanged if none are declared."""
+    return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
 
 
 def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:

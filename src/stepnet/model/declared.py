@@ -15,11 +15,11 @@ from stepnet.compiler.net.types import read_only_copy
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
+from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag, function, whole
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics, beside, check_inputs, initial_arrays, with_dtypes
+from stepnet.model.batch import Batch, Statics, arranged_as, beside, check_inputs, initial_arrays, with_dtypes
 from stepnet.model.control import MASKED, Control, Until
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
@@ -83,7 +83,7 @@ class Declared(Model):
 
     def as_declared(self, inputs: Any) -> Any:
         """The inputs with their dicts in the declared order."""
-        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+        return arranged_as(inputs, self.inputs)
 
     def read(
         self,

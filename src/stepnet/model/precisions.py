@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from stepnet.compiler.net.precision import Precision
 from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
 
-Layer = RNN | Stack | Bidirectional
 Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
 
 

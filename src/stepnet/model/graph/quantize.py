@@ -19,8 +19,8 @@ from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
-from stepnet.model.layers import recurrences_of
-from stepnet.model.precisions import Kind, Layer, in_precisions, without_end
+from stepnet.model.layers import Layer, recurrences_of
+from stepnet.model.precisions import Kind, in_precisions, without_end
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 

@@ -26,10 +26,10 @@ from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets import Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import choice
 from stepnet.compiler.trace.step import Spec, TracedStep
-from stepnet.compiler.values.arguments import is_array
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import arranged, named_leaves
+from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, named
+from stepnet.model.batch import arranged_as
 from stepnet.model.graph.programs import GraphPrograms
 from stepnet.model.nets import run_net
 from stepnet.model.one_step import OneStep, counts, refusal
@@ -253,7 +253,7 @@ class GraphStep:
 
     def as_declared(self, inputs: Any) -> Any:
         """The inputs with their dicts in the declared order."""
-        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+        return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
         """The program of a step for inputs and statics of these `Spec`s."""

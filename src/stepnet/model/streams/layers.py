@@ -43,12 +43,8 @@ class CalledRecurrence(Stepped, Protocol):
         initial: Any,
         statics: Any,
         lengths: Any,
-        last_only: bool = False,
         *,
-        mask: Any = None,
-        masked: str = "repeat",
         begun: Any = None,
-        time_major: bool = False,
     ) -> Reading[Any]:
         """The checked arguments of a call, with the program that runs them."""
         ...
