@@ -11,7 +11,7 @@ from rich.console import Console
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.running import chain
+from stepnet.compiler.targets.cpu.running import prepared_chain
 from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 from stepnet.explain.bars import call_bar
@@ -23,7 +23,7 @@ LENGTHS = np.array([900, 40, 0, 900, 333, 1000])
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code pauses behind every block."""
-    monkeypatch.setattr(chain, "SLICE", 1e-9)
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
 
 
 @pytest.fixture(params=[1, 2])
@@ -129,7 +129,7 @@ def test_short_calls_and_calls_outside_say_nothing(monkeypatch: pytest.MonkeyPat
         pass
     rnn(x)
     assert watching() is None
-    monkeypatch.setattr(chain, "SLICE", 60.0)
+    monkeypatch.setattr(prepared_chain, "SLICE", 60.0)
     with sn.progress(seen.append):
         rnn(x[:, :400])
     assert seen == []

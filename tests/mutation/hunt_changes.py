@@ -224,9 +224,13 @@ TESTS: dict[str, Sequence[str]] = {
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/targets/cpu/test_chain.py",
             "tests/compiler/targets/cpu/test_workers.py",
+            "tests/model/test_frozen.py",
             *GENERATED,
         )
-        for name in ("prepared_tasks", "chain", "sequence_layout", "native")
+        for name in (
+            *("prepared_tasks", "chain", "prepared_chain", "frozen", "call_block", "call_block_code"),
+            *("sequence_layout", "native"),
+        )
     },
     **{
         f"{name}.py": ("tests/compiler/plan/test_partition.py", "tests/compiler/targets/cpu/test_chain.py")

@@ -11,11 +11,11 @@ import numpy as np
 from work import BATCHES, COUNT, EXPECTED, RNN, Interrupt, interrupt, threads
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.running import run
+from stepnet.compiler.targets.cpu.running import prepared_chain
 
 sn.set_threads(int(sys.argv[2]))
 if len(sys.argv) > 3:
-    run.SLICE = float(sys.argv[3])
+    prepared_chain.SLICE = float(sys.argv[3])
 for x in BATCHES:
     RNN(x)
 before = threads()

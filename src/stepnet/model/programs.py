@@ -13,12 +13,14 @@ time, features...] and Raggeds, without lengths, masks and statics.
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, FrozenCall
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import InputError
 from stepnet.model.executables import Executables, Form, put_latest
@@ -76,12 +78,25 @@ class Executable(Generic[Kind]):
         """
         program = self.program
         values = sequences.values if isinstance(sequences, Ragged) else sequences
-        results = program.split(self.frozen.run([values], initial, ()))
+        results = self.frozen.run([values], initial, ())
+        if not self.is_split:
+            results = program.split(results)
         outputs: list[Any] = [
             unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
             for array, shape in zip(results.outputs, self.outputs, strict=True)
         ]
-        return rebuilt(program.output, outputs), program.final(results.final)
+        final = results.final[0] if self.is_array else program.final(results.final)
+        return rebuilt(program.output, outputs), final
+
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether the outputs of the engine are those of the program, each with a value per step."""
+        return 0 not in self.program.levels
+
+    @cached_property
+    def is_array(self) -> bool:
+        """Whether the memory is one array, which is returned in the dtype in which it is computed."""
+        return isinstance(self.program.memory, Spec) and self.program.rounded is None
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:

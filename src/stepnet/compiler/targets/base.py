@@ -106,6 +106,49 @@ class FrozenCall:
     bytes: int
 
 
+class KernelLinks(NamedTuple):
+    """The numbers of the values that a kernel of a chain reads and computes.
+
+    sequences, statics: the numbers of the values that it reads.
+    memories: the numbers of its initial memories; -1 for zeros.
+    results: the numbers of its results: outputs, then results per row; -1 for one that nobody reads.
+    """
+
+    sequences: tuple[int, ...]
+    memories: tuple[int, ...]
+    statics: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+class Links(NamedTuple):
+    """The values of a chain by number. All others are computed and read by its kernels alone.
+
+    kernels: the numbers that each kernel reads and computes.
+    given: the numbers of the values that a call gives.
+    wanted: the numbers of the values that a call returns.
+    """
+
+    kernels: tuple[KernelLinks, ...]
+    given: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+class FrozenRun(Protocol):
+    """Prepared chain, to be run on other arrays of the same shapes by one thread at a time."""
+
+    @property
+    def bytes(self) -> int:
+        """The memory that the chain holds."""
+        ...
+
+    def run(self, given: Sequence[Array | None], /) -> list[Array]:
+        """Runs the chain; returns new arrays of the values `Links.wanted`.
+
+        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        """
+        ...
+
+
 class Begun(Protocol):
     """Calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
 
@@ -117,39 +160,8 @@ class Begun(Protocol):
         """Computes the results of all calls."""
         ...
 
-    def frozen(self) -> "FrozenChain | None":
+    def frozen(self, links: Links, /) -> FrozenRun | None:
         """Returns the prepared form of these calls, for other arrays; None if it would not be faster."""
-        ...
-
-
-class BegunFrozen(Protocol):
-    """Arrays for a frozen chain, which are added in the order of the kernels; then the chain is run."""
-
-    def add(
-        self,
-        sequences: Sequence[Array],
-        initial: Sequence[Array | None],
-        statics: Sequence[Array] = (),
-        /,
-    ) -> Results:
-        """Adds the arrays of the next call; returns its result arrays, which `run` will fill."""
-        ...
-
-    def run(self) -> None:
-        """Computes the results of all calls."""
-        ...
-
-
-class FrozenChain(Protocol):
-    """Prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
-
-    @property
-    def bytes(self) -> int:
-        """The memory that the chain holds."""
-        ...
-
-    def started(self) -> BegunFrozen:
-        """Begins a run, which takes the arrays of each kernel."""
         ...
 
 

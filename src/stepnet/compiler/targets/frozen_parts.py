@@ -7,9 +7,10 @@ sequences are fixed, and there are no gaps between them. A schedule with nested 
 their inner sequences differ from call to call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,16 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.targets.base import Arrays, Call, FrozenCall, OptionalArrays, Results
+from stepnet.compiler.targets.base import (
+    Arrays,
+    Call,
+    FrozenCall,
+    FrozenRun,
+    KernelLinks,
+    Links,
+    OptionalArrays,
+    Results,
+)
 from stepnet.compiler.targets.part_execution import (
     ENDS,
     Frame,
@@ -67,13 +77,38 @@ class FrozenParts:
             values.update(zip(numbers, arrays, strict=True))
         for step in self.steps:
             step(values)
-        results, ends = own_results(self.net, values, self.lent, HOST), self.ends
-        return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
+        return results_by_kind(own_results(self.net, values, self.lent, HOST), self.ends)
 
     @cached_property
     def numbers(self) -> list[list[int]]:
         """The numbers, in the net, of the sequences, the initial memories and the statics."""
         return numbers_of_call(self.net, self.ends)
+
+
+@dataclass(frozen=True)
+class FrozenWhole:
+    """A schedule that is a single prepared chain.
+
+    constants: the values that do not depend on the call's arrays, by number. They may be replaced between
+        calls.
+    reads: the numbers of the constants that the chain reads.
+    chain: takes the arrays of a call and these constants, and returns the results of the net.
+    """
+
+    ends: Ends
+    constants: Values
+    reads: tuple[int, ...]
+    chain: FrozenRun
+
+    def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+        """Runs the chain; returns the results for these sequences, initial memories and statics."""
+        constants = [self.constants[number] for number in self.reads]
+        return results_by_kind(self.chain.run([*sequences, *initial, *statics, *constants]), self.ends)
+
+
+def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
+    """Sorts the results of a net into outputs, results per row, and totals."""
+    return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
@@ -107,13 +142,21 @@ def frozen_parts(
     gaps = None if positions.is_packed else positions
     frame = Frame(LevelSizes(positions.rows, (positions.offsets,)), gaps)
     net, ends = schedule.net, Ends.of(schedule.net)
+    lent = lent_places(net, constants)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
+    if len(runs) == 1 and runs[0].chain is not None and not lent:
+        given = (*chain.from_iterable(numbers_of_call(net, ends)), *reads_of(runs[0], constants))
+        whole = frozen_run(runs[0], values, frame, given, tuple(net.results))
+        if whole is not None:
+            return FrozenCall(
+                FrozenWhole(ends, constants, reads_of(runs[0], constants), whole).run, whole.bytes
+            )
     steps, bytes_ = list[Step](), 0
     for run in runs:
-        chain = frozen_run(run, values, frame)
-        if chain is not None:
-            steps.append(chain[0])
-            bytes_ += chain[1]
+        made = frozen_step(schedule, run, values, frame)
+        if made is not None:
+            steps.append(made[0])
+            bytes_ += made[1]
             continue
         for place in run.places:
             part = schedule.parts[place]
@@ -124,7 +167,7 @@ def frozen_parts(
             step(values)
             steps.append(step)
             bytes_ += size
-    parts = FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps), bytes_)
+    parts = FrozenParts(net, ends, constants, lent, tuple(steps), bytes_)
     return FrozenCall(parts.run, bytes_)
 
 
@@ -163,21 +206,49 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     frozen: FrozenCall | None = bound.frozen(call_of(part, values, frame))
     if frozen is None:
         return None
-    reads, run = PartReads(part), frozen.run
+    links, run = links_of(part), frozen.run
 
     def step(values: Values) -> None:
         """Runs the part, and adds its results."""
-        values.update(reads.named(run(*reads.of(values))))
+        values.update(named_results(part, run(*arrays_of(links, values))))
 
     return step, frozen.bytes
 
 
-def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares several parts as one chain; None if the parts cannot be prepared.
+def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
+    """Returns those of some values that the parts of a run read."""
+    read = {number for part in run.parts for number in part.reads}
+    return tuple(number for number in among if number in read)
+
+
+def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
+    """Prepares several parts as one chain, and runs it; None if the parts cannot be prepared.
 
     Returns a function that runs the chain, and the bytes that it holds.
+    """
+    own = {number for part in run.parts for number in part.results}
+    others = {number for part in schedule.parts if part not in run.parts for number in part.reads}
+    wanted = tuple(sorted(own & (others | set(schedule.net.results))))
+    given = reads_of(run, values)
+    frozen = frozen_run(run, values, frame, given, wanted)
+    if frozen is None:
+        return None
 
-    The parts are run once, which adds their results to `values`.
+    def step(values: Values) -> None:
+        """Runs the chain, and adds the values that others read."""
+        values.update(zip(wanted, frozen.run([values[number] for number in given]), strict=True))
+
+    step(values)
+    return step, frozen.bytes
+
+
+def frozen_run(
+    run: PartRun, values: Values, frame: Frame, given: tuple[int, ...], wanted: tuple[int, ...]
+) -> FrozenRun | None:
+    """Prepares several parts as one chain; None if the parts cannot be prepared.
+
+    values: the values that the parts read in this call.
+    given, wanted: the numbers of the values that the chain takes and returns.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
@@ -185,41 +256,21 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
     started, ahead = run.chain.started(), dict(values)
     for part in run.parts:
         ahead.update(named_results(part, started.add(call_of(part, ahead, frame))))
-    frozen = started.frozen()
-    if frozen is None:
-        return None
-    parts = [PartReads(part) for part in run.parts]
-
-    def step(values: Values) -> None:
-        """Runs the chain, and adds the parts' results."""
-        again = frozen.started()
-        for reads in parts:
-            values.update(reads.named(again.add(*reads.of(values))))
-        again.run()
-
-    step(values)
-    return step, frozen.bytes
+    return started.frozen(Links(tuple(map(links_of, run.parts)), given, wanted))
 
 
-class PartReads:
-    """Values that a part reads, and the numbers of its results."""
+def links_of(part: Part) -> KernelLinks:
+    """Returns the numbers of the values that a part reads and computes."""
+    if part.kind == "plain":
+        return KernelLinks(part.reads, (-1,), (), part.results)
+    first, last = memories_of(part)
+    return KernelLinks(part.reads[:first], part.reads[first:last], part.reads[last:], part.results)
 
-    def __init__(self, part: Part) -> None:
-        first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
-        self.sequences, self.memories = part.reads[:first], part.reads[first:last]
-        self.statics, self.part = part.reads[last:], part
-        self.is_sequenced = part.kind == "recurrence"
 
-    def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-        """Returns the sequences, the initial memories and the statics that the part reads."""
-        sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
-        if not self.is_sequenced:
-            return sequences, [None], statics
-        return sequences, [None if n < 0 else values[n] for n in self.memories], statics
-
-    def named(self, results: Results) -> Values:
-        """Returns the part's results, by number."""
-        return named_results(self.part, results)
+def arrays_of(links: KernelLinks, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
+    """Returns the sequences, the initial memories and the statics that a kernel reads."""
+    memories = [None if number < 0 else values[number] for number in links.memories]
+    return [values[n] for n in links.sequences], memories, [values[n] for n in links.statics]
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:

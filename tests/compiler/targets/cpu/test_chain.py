@@ -9,8 +9,7 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.running import chain
-from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.cpu.running import prepared_chain
 from stepnet.compiler.targets.part_execution import PartRun
 from stepnet.errors import InputError
 
@@ -95,40 +94,29 @@ def test_a_graph_in_one_go_gives_the_bits_of_its_parts(monkeypatch: pytest.Monke
             assert_same_bits(call(), right)
 
 
-def ways(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tasks each run of machine code has, as they run."""
-    seen, run = list[int](), PreparedTasks.__call__
-
-    def counted(self: PreparedTasks) -> None:
-        seen.append(len(self.tasks))
-        run(self)
-
-    monkeypatch.setattr(PreparedTasks, "__call__", counted)
-    return seen
-
-
 def test_directions_of_one_sequence_run_at_the_same_time_where_there_are_threads(
-    monkeypatch: pytest.MonkeyPatch,
+    tasks_of_waves: list[int],
 ):
     model, x = both(64, 128, 0), np.zeros((1, 40, 64), "f4")
-    seen = ways(monkeypatch)
     for count, tasks in ((1, [1, 1, 1]), (2, [2, 1])):
         sn.set_threads(count)
         model(x)
-        assert seen[: len(tasks)] == tasks
+        assert tasks_of_waves[: len(tasks)] == tasks
         model(x)  # which is frozen, and so prepared and run
-        seen.clear()
+        tasks_of_waves.clear()
         model(x)
-        assert seen == tasks
-        seen.clear()
+        assert tasks_of_waves == tasks
+        tasks_of_waves.clear()
 
 
 def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch):
     graph, made = tagger(), list[Any]()
     sn.set_threads(2)
     graph(words([40], 0))
-    make = chain.PreparedChain.__init__
-    monkeypatch.setattr(chain.PreparedChain, "__init__", lambda *given: (made.append(given), make(*given))[1])
+    make = prepared_chain.PreparedChain.__init__
+    monkeypatch.setattr(
+        prepared_chain.PreparedChain, "__init__", lambda *given: (made.append(given), make(*given))[1]
+    )
     for length in (41, 60, 39, 61, 50):
         graph(words([length], length))
     assert made == []
@@ -140,7 +128,7 @@ def test_calls_that_pause_between_all_their_blocks_give_the_same_bits(monkeypatc
     model = MODELS["layers of directions"]()
     inputs = [sequences(lengths, 8) for lengths in ([2000], [900, 40], [300] * 5)]
     expected = one_by_one(monkeypatch, model, inputs)
-    monkeypatch.setattr(chain, "SLICE", 1e-9)
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
     for count in (1, 2, 4):
         sn.set_threads(count)
         for x, right in zip(inputs, expected, strict=True):

@@ -16,7 +16,7 @@ import stepnet as sn
 from stepnet.compiler.plan import CallPartition, Partition
 from stepnet.compiler.targets import Call, EarlyEnds
 from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.cpu.running import chain, ending, native, sequence_layout, workspace
+from stepnet.compiler.targets.cpu.running import ending, native, prepared_chain, sequence_layout, workspace
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values import leaves, transform
@@ -296,7 +296,7 @@ def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytes
     monkeypatch.setattr(ending, "ENDING_ROWS", LANES)
     monkeypatch.setattr(workspace, "ENDING_ROWS", LANES)
     for seconds in (1e-9, 60):
-        monkeypatch.setattr(chain, "SLICE", seconds)
+        monkeypatch.setattr(prepared_chain, "SLICE", seconds)
         rooms.clear()
         assert_same_bits(given.rnn()(*given.arguments(), last_only=last_only), expected)
         assert set(rooms) == (set() if last_only else {LANES})
@@ -305,7 +305,7 @@ def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytes
 
 @pytest.mark.usefixtures("way")
 def test_a_call_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "SLICE", 1e-9)
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
     given, seen = Given(200, 0.05, statics=True, begun=True), list[sn.Progress]()
     with sn.progress(seen.append):
         given.rnn()(*given.arguments())
@@ -323,7 +323,7 @@ def test_a_call_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_an_interrupted_call_leaves_the_next_one_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "SLICE", 1e-9)
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
     given = Given(100, 0.05, statics=True, begun=True)
     rnn = given.rnn()
     expected, turns = rnn(*given.arguments()), 0

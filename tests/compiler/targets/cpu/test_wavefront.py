@@ -13,8 +13,7 @@ from zoo import rnn_of, sequences
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.plan import CallPartition, Load, Wavefront
-from stepnet.compiler.targets.cpu.running import arrangement, chain
-from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.cpu.running import arrangement, prepared_chain
 from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
 from stepnet.compiler.targets.part_execution import PartRun
 from stepnet.errors import InputError
@@ -92,18 +91,6 @@ def forced(block: int, most: int) -> Front:
     return front
 
 
-def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many tasks each run of machine code has, as they run."""
-    seen, run = list[int](), PreparedTasks.__call__
-
-    def counted(self: PreparedTasks) -> None:
-        seen.append(len(self.tasks))
-        run(self)
-
-    patch.setattr(PreparedTasks, "__call__", counted)
-    return seen
-
-
 # ---- results -----------------------------------------------------------------------------------------------
 
 
@@ -111,17 +98,16 @@ def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(("count", "block"), [(2, 1), (2, 16), (3, 4)])
 @pytest.mark.parametrize("name", STACKS)
 def test_a_wavefront_gives_the_bits_of_layers_one_by_one(
-    name: str, count: int, block: int, monkeypatch: pytest.MonkeyPatch
+    name: str, count: int, block: int, monkeypatch: pytest.MonkeyPatch, tasks_of_waves: list[int]
 ):
     model, values = STACKS[name](), inputs()
     expected = one_by_one(model, values)
     monkeypatch.setattr(arrangement, "wavefront", forced(block, count))
-    seen = tasks_of_runs(monkeypatch)
     sn.set_threads(count)
     for _ in range(2):
         for value, right in zip(values, expected, strict=True):
             assert_same_bits(model(value), right)
-    assert max(seen) > 1
+    assert max(tasks_of_waves) > 1
 
 
 def test_a_wavefront_gives_what_the_interpreter_computes(monkeypatch: pytest.MonkeyPatch):
@@ -144,7 +130,7 @@ def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPa
         expected = one_by_one(model, values)
         sn.set_threads(2)
         with monkeypatch.context() as patch:
-            patch.setattr(chain, "SLICE", 1e-9)
+            patch.setattr(prepared_chain, "SLICE", 1e-9)
             for value, right in zip(values, expected, strict=True):
                 seen = list[sn.Progress]()
                 with sn.progress(seen.append):
@@ -181,7 +167,7 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(chain, "SLICE", 1e-9)
+            patch.setattr(prepared_chain, "SLICE", 1e-9)
             with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
                 model(x)
         assert_same_bits(model(x), expected)
@@ -219,13 +205,12 @@ def test_an_index_outside_a_table_of_a_layer(wrong: int, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(model(np.array([[1, 2, 0, 2]]))[0], [[1, 2, 0, 2]])
 
 
-def test_stacks_of_small_layers_run_as_wavefronts(monkeypatch: pytest.MonkeyPatch):
+def test_stacks_of_small_layers_run_as_wavefronts(tasks_of_waves: list[int]):
     """Also where calls are frozen; by one thread one after the other."""
     model, x = sn.Stack([layer(64, 64, 0), layer(64, 64, 1)]), np.zeros((1, 100, 64), "f4")
-    seen = tasks_of_runs(monkeypatch)
     for count, tasks in ((2, [2]), (1, [1, 1])):
         sn.set_threads(count)
         for _ in range(4):
-            seen.clear()
+            tasks_of_waves.clear()
             model(x)
-        assert seen == tasks
+        assert tasks_of_waves == tasks

@@ -22,7 +22,7 @@ from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
 from stepnet.compiler.targets.cpu.emit import driver
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
-from stepnet.compiler.targets.cpu.running import chain, native
+from stepnet.compiler.targets.cpu.running import native, prepared_chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks
 from stepnet.compiler.targets.cpu.threads import waiting, workers
 from stepnet.compiler.targets.cpu.threads.handover import NOTHING, ORDERS, THERE, signals
@@ -387,7 +387,7 @@ def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
         return more
 
     monkeypatch.setattr(Orders, "lead", counted)
-    monkeypatch.setattr(chain, "SLICE", 1e-9)
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
     for x, (outputs, final) in zip(batches, expected, strict=True):
         pauses.clear()
         found, last = shared(x)

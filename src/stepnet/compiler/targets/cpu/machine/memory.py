@@ -13,8 +13,9 @@ import ctypes
 import errno
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any, cast
@@ -110,10 +111,15 @@ class RowAllocator:
 
     def new(self, count: int) -> Array:
         """Makes an uninitialised array of `count` rows, in huge pages if it is large."""
+        return self.maker(count)()
+
+    def maker(self, count: int) -> Callable[[], Array]:
+        """Returns a function that makes an uninitialised array of `count` rows."""
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
-            return np.empty(shape, self.dtype)
-        return JointAllocation([(shape, self.dtype)]).new()[0]
+            return partial(np.empty, shape, self.dtype)
+        joint = JointAllocation([(shape, self.dtype)])
+        return lambda: joint.new()[0]
 
 
 def bytes_of(shape: Shape) -> int:
@@ -184,6 +190,14 @@ def pointer(array: Array | None) -> int:
         return ctypes.addressof(FROM_BUFFER(array))
     except (TypeError, ValueError):  # it is read-only, or empty
         return array.__array_interface__["data"][0]
+
+
+def pointers(arrays: Sequence[Array]) -> list[int]:
+    """Returns the addresses of the first elements of arrays."""
+    try:  # without a call for each array
+        return [ctypes.addressof(FROM_BUFFER(array)) for array in arrays]
+    except (TypeError, ValueError):
+        return [pointer(array) for array in arrays]
 
 
 def view(array: Array) -> memoryview:

@@ -5,10 +5,9 @@ runs.
     add        allocate the arrays of each call; the results of one are inputs of the next
     run        write the argument words of all calls, then run wave after wave on the threads
 
-Everything that does not depend on lengths is prepared once (`PreparedChain`): workspaces, argument words for
-each thread, and orders for the workers. A call with other lengths computes its tables (`SequenceLayout`),
-once for all kernels over the same sequences, and writes its words. No Python runs between kernels: the
-interpreter would have to be loaded into the cache again.
+Everything that does not depend on lengths is prepared once (`PreparedChain`). A call with other lengths
+computes its tables (`SequenceLayout`), once for all kernels over the same sequences, and writes its words. No
+Python runs between kernels: the interpreter would have to be loaded into the cache again.
 
 The kernels of a wave do not depend on each other, such as both directions of a layer. They run at the same
 time on separate threads if that is estimated to be faster (`compiler/plan/partition.py`). Layers of a stack
@@ -16,52 +15,29 @@ run as one wave, a wavefront, if that is faster: each layer waits, block by bloc
 layer below.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Protocol
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.base import Call, Links, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL
-from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
-from stepnet.compiler.targets.cpu.running.native import CALL, POINTERS, Native
-from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
-from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.frozen import (
+    FrozenChain,
+    FrozenKernel,
+    FrozenPlain,
+    links_of_kernel,
+)
+from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
-from stepnet.compiler.targets.cpu.running.workspace import Workspace
-from stepnet.compiler.targets.threads import threads
-from stepnet.compiler.targets.watching import watching
 
 SPARE = 8
-# Machine code returns to Python after this many seconds, so that interrupts are handled.
-SLICE = 0.05
 # The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
 # higher: they are always shorter than their preparation.
 FROZEN_BYTES = 2 * 2**20
 FROZEN_STEP_BYTES = 32 * 2**20
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Shape of calls that prepared memory fits.
-
-    waves: the kernels of each wave, by position.
-    lanes: for each kernel, the number of lanes of each set.
-    together: for each kernel, the number of threads that share its steps.
-    blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
-    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
-    ends: whether sequences may end early.
-    """
-
-    waves: Waves
-    lanes: tuple[tuple[int, ...], ...]
-    together: tuple[int, ...]
-    blocks: tuple[int, ...]
-    rooms: tuple[int, ...]
-    ends: bool
 
 
 class HasSets(Protocol):
@@ -70,77 +46,6 @@ class HasSets(Protocol):
     def sets(self, count: int, seconds: float) -> Sets:
         """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
         ...
-
-
-def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
-    for row in space.rows:
-        pack(row, offset, *numbers)
-
-
-class PreparedChain:
-    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
-
-    def __init__(
-        self,
-        natives: Sequence[Native],
-        shape: Shape,
-        kind: type[PreparedTasks] = PreparedTasks,
-        pauses: bool = True,
-    ) -> None:
-        self.shape, self.natives, self.pauses = shape, natives, pauses
-        self.spaces = [
-            [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
-            for native, sets, together, block, room in zip(
-                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, strict=True
-            )
-        ]
-        for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
-            if shape.blocks[place]:
-                for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
-                    space.follow(followed)
-        self.runs = [self.run_of(wave, kind) for wave in shape.waves]
-        self.reach = Reach(shape.waves, self.spaces)
-        for place, run in enumerate(self.runs):
-            run.reach, run.place = self.reach, place
-        self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
-
-    def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks of a wave's kernels."""
-        spaces = [space for place in wave for space in self.spaces[place]]
-        tasks = [
-            (self.natives[place].compiled.run, address)
-            for place in wave
-            for space in self.spaces[place]
-            for address in space.addresses
-        ]
-        progress = spaces[0].progress if len(spaces) == 1 else None
-        return kind(tasks, spaces, progress, threads(), self.pauses)
-
-    def run(self) -> None:
-        """Runs all waves; raises `InputError` if an index is outside its table."""
-        for run in self.runs:
-            run()
-        reported = [run for run in self.runs if run.has_reported]
-        for run in reported:
-            run.has_reported = False
-        if reported and (watch := watching()) is not None:
-            watch(self.reach.progress(len(self.runs) - 1, True))
-
-    def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
-        """Writes the argument words of calls."""
-        ticks = int(SLICE * clock().per_second) if self.pauses else 0
-        parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
-        for native, spaces, call, own, lanes in parts:
-            for space, (_, words) in zip(spaces, lanes, strict=True):
-                write_words(space, native.pack, CALL, native.words(call, own, ticks, words))
-
-    def point(self, arrays: Sequence[CallArrays]) -> None:
-        """Writes the pointers to other arrays, and keeps all other words."""
-        for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
-            pointers = own.pointers(native.in_words)
-            for space in spaces:
-                write_words(space, native.pack_pointers, POINTERS, pointers)
 
 
 class KernelChain:
@@ -242,7 +147,7 @@ class Started:
             form.release()
         chain.give_back(prepared)
 
-    def frozen(self) -> "Frozen | None":
+    def prepared(self) -> PreparedChain | None:
         """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
 
         Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
@@ -259,71 +164,31 @@ class Started:
             own.give_back()
         single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
         if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
-            # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
-            return Frozen(
-                chain, self.forms, prepared, [SequenceLayout.of(call.positions) for call in self.calls]
-            )
+            return prepared
         chain.give_back(prepared)
         return None
 
+    def frozen(self, links: Links) -> FrozenChain | None:
+        """Prepares further calls of the same shapes; None if that would not be faster."""
+        prepared = self.prepared()
+        return (
+            None
+            if prepared is None
+            else FrozenChain.of(prepared, self.forms, self.arrays, links, self.tables)
+        )
 
-@dataclass(frozen=True)
-class Frozen:
-    """Prepared calls of a chain, to be run on other arrays of the same shapes.
-
-    forms: make the arrays of each call.
-    prepared: the workspaces, with all words but the pointers to arrays.
-    held: the tables that these words point to, kept alive.
-    """
-
-    chain: KernelChain
-    forms: Sequence[CallForm]
-    prepared: PreparedChain
-    held: Sequence[SequenceLayout]
+    def frozen_kernel(self) -> FrozenPlain | FrozenKernel | None:
+        """Prepares further calls of a single kernel; None if that would not be faster."""
+        (form,), (call,) = self.forms, self.calls
+        if form.kind.is_plain and len(form.separate) == len(form.kind.outputs):
+            chain = self.frozen(links_of_kernel(call, form))
+            return None if chain is None else FrozenPlain(chain, len(form.kind.outputs))
+        prepared = self.prepared()
+        return None if prepared is None else FrozenKernel.of(prepared, form, self.tables)
 
     @property
-    def bytes(self) -> int:
-        """The memory of the workspaces."""
-        return self.prepared.bytes
-
-    def started(self) -> "StartedFrozen":
-        """Begins a run, to which the arrays of all calls are added."""
-        return StartedFrozen(self)
-
-    def call(
-        self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array]
-    ) -> Results:
-        """The results of the only call of a chain of one kernel, on these arrays."""
-        (form,) = self.forms
-        results = form.results()
-        self.run((form.arrays(sequences, initial, statics, results),))
-        return results
-
-    def run(self, arrays: Sequence[CallArrays]) -> None:
-        """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""
-        self.prepared.point(arrays)
-        self.prepared.run()
-        self.chain.end(self.forms, arrays)
-
-
-class StartedFrozen:
-    """Run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
-
-    def __init__(self, frozen: Frozen) -> None:
-        self.frozen = frozen
-        self.arrays: list[CallArrays] = []
-
-    def add(
-        self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
-    ) -> Results:
-        """Adds the arrays of the next kernel's call; returns its result arrays, whose contents `run`
-        computes.
+    def tables(self) -> list[SequenceLayout]:
+        """The tables that the argument words point to. They are kept, and not the calls: their arrays are the
+        caller's.
         """
-        form = self.frozen.forms[len(self.arrays)]
-        arrays = form.arrays(sequences, initial, statics, form.results())
-        self.arrays.append(arrays)
-        return arrays.results
-
-    def run(self) -> None:
-        """Computes all results; raises `InputError` if an index is outside its table."""
-        self.frozen.run(self.arrays)
+        return [SequenceLayout.of(call.positions) for call in self.calls]

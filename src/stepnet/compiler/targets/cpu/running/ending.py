@@ -21,9 +21,10 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.running.chain import KernelChain, write_words
+from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
+from stepnet.compiler.targets.cpu.running.prepared_chain import write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
 from stepnet.compiler.targets.cpu.running.workspace import ENDING_ROWS, Workspace
 from stepnet.ragged.offsets import offsets_of

@@ -1,6 +1,6 @@
 """The argument arrays of calls with the same numbers of sequences and steps and the same memory layout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -111,14 +111,24 @@ class CallForm:
 
     def results(self) -> Results:
         """Allocates arrays for the results; outputs are zeroed if no step writes some of their rows."""
-        outputs = [rows.new(self.count) for rows in self.separate]
+        outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
-            outputs += self.others.new()
-        if not self.whole:
-            for output in outputs:
-                output[...] = 0
+            outputs += [self.cleared(output) for output in self.others.new()]
         totals = self.kind.totals.new() if self.kind.totals.parts else []
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
+
+    def output(self, rows: RowAllocator) -> Callable[[], Array]:
+        """Returns a function that allocates the array of an output: zeros if no step writes some of its
+        rows.
+        """
+        new = rows.maker(self.count)
+        return new if self.whole else lambda: self.cleared(new())
+
+    def cleared(self, output: Array) -> Array:
+        """Fills a new array with zeros if no step writes some of its rows; returns it."""
+        if not self.whole:
+            output[...] = 0
+        return output
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
         """Pads the arrays of a kind: rows of inner sequences become whole vectors."""
@@ -131,18 +141,27 @@ class CallForm:
                 made[place] = rows
         return made
 
+    def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
+        """Replaces missing initial memories by zeros, where the machine code reads them."""
+        if not self.filled:
+            return initial
+        return [self.filled.get(n) if array is None else array for n, array in enumerate(initial)]
+
+    def in_order(
+        self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
+    ) -> list[Array | None]:
+        """Lists the arrays of a call of a plain kernel, in the order of their argument words."""
+        begun = self.whole_memory(initial)
+        return [*sequences, *begun, *results.final, *statics, *results.outputs, *self.offsets]
+
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> CallArrays:
         """Collects all arrays of a call, including those for results that are computed but not returned."""
-        begun = list(initial)
-        for place, zeros in self.filled.items():
-            if begun[place] is None:
-                begun[place] = zeros
         if self.kind.is_plain:
-            final, outputs = results.final, results.outputs
-            in_order = [*sequences, *begun, *final, *statics, *outputs, *self.offsets]
-            return CallArrays(in_order, final, results, None, self.batch, {}, None)
+            in_order = self.in_order(sequences, initial, statics, results)
+            return CallArrays(in_order, results.final, results, None, self.batch, {}, None)
+        begun = self.whole_memory(initial)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         kinds: Kinds = {}
         final, others, kept = results.final, list[Array](), None

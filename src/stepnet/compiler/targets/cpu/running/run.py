@@ -77,8 +77,8 @@ class Runner:
         """Prepares further calls of the same shapes; None if this call cannot be prepared."""
         started = self.chain.started()
         started.add(call)
-        frozen = started.frozen()
-        return None if frozen is None else FrozenCall(frozen.call, frozen.bytes)
+        frozen = started.frozen_kernel()
+        return None if frozen is None else FrozenCall(frozen.run, frozen.bytes)
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:

@@ -18,9 +18,9 @@ from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.call_words import CALL_WORDS
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
-from stepnet.compiler.targets.cpu.running.chain import PreparedChain, Shape, write_words
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape, write_words
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks, PreparedTasks
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace

@@ -1,0 +1,126 @@
+"""Call blocks: a prepared call as one block of 64-bit words, and one function of machine code that runs it.
+
+    words      next | addresses of x, h, y, final h
+    copies     the address of x  ->  an argument word of kernel 1, and so on
+    tasks      kernel 1, kernel 2     run one after the other in the calling thread
+
+Python writes the addresses of a call's arrays and calls the function once, however many kernels there are. It
+is called again only after a pause, in which signals are handled.
+"""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import pointer, view
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
+from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
+from stepnet.compiler.targets.watching import watching
+from stepnet.errors import InputError
+
+Array = np.ndarray
+HEAD = ("copies", "copy_count", "tasks", "task_count", "next")
+"""The first words of a block, which the addresses of the call's arrays follow.
+
+copies, copy_count: the pointer to the table of copies, and its number of entries.
+tasks, task_count: the pointer to the table of tasks, and its number of entries.
+next: the index of the task to run; FRESH for a new call, which first makes the copies.
+"""
+COPY = ("source", "word")
+"""The words of a copy: the index of an address in the block, and the pointer to the word that receives it."""
+TASK = ("function", "task", "progress", "status")
+"""The words of a task: the addresses of its function and its argument, and the pointers to the progress and
+the status of its workspace, which a new call resets.
+"""
+FRESH = -1
+DONE, PAUSED, INDEX_OUTSIDE = range(3)
+"""The results of the function: the call is done; it is to be called again; an index is outside its table."""
+NEXT = HEAD.index("next")
+
+
+class Turn(NamedTuple):
+    """A kernel of a call, which runs in one thread.
+
+    run: its machine code.
+    space: its workspace.
+    sources: for each argument word that receives an address, its index, and that of the address.
+    """
+
+    run: NativeFunction
+    space: Workspace
+    sources: Sequence[tuple[int, int]]
+
+
+class CallBlock:
+    """A prepared call whose kernels run one after the other in the calling thread.
+
+    turns: the kernels in the order in which they run.
+    count: the number of addresses of the call's arrays.
+    reach: reads the progress of the call.
+
+    One thread at a time may run it.
+    """
+
+    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
+        self.spaces, self.reach = [turn.space for turn in turns], reach
+        copies = [
+            (source, turn.space.addresses[0] + 8 * word) for turn in turns for word, source in turn.sources
+        ]
+        tasks = [
+            (
+                turn.run.address,
+                turn.space.addresses[0],
+                pointer(turn.space.progress),
+                pointer(turn.space.status),
+            )
+            for turn in turns
+        ]
+        self.copies = np.array(copies, np.int64).reshape(-1, len(COPY))
+        self.tasks = np.array(tasks, np.int64)
+        words = np.zeros(len(HEAD) + count, np.int64)
+        words[:NEXT] = pointer(self.copies), len(copies), pointer(self.tasks), len(tasks)
+        self.address, self.words = pointer(words), view(words)
+        self.pack = Struct(f"{1 + count}q").pack_into
+        self.function = run_block(target)
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Runs the call on the arrays at these addresses; raises `InputError` if an index is outside its
+        table.
+        """
+        self.pack(self.words, 8 * NEXT, FRESH, *addresses)
+        self.reach.begun = time.perf_counter()
+        result = self.function.call(self.address)
+        if result == DONE:
+            return
+        watched = False
+        while result == PAUSED:
+            watched = self.pause() or watched
+            result = self.function.call(self.address)
+        if result == INDEX_OUTSIDE:
+            raise InputError(OUTSIDE)
+        if watched and (watch := watching()) is not None:
+            watch(self.reach.progress(len(self.spaces) - 1, True))
+
+    def pause(self) -> bool:
+        """Reports the progress of a paused call, and lets it resume; returns whether it is watched."""
+        watch = watching()
+        if watch is not None:
+            watch(self.reach.progress(self.words[NEXT], False))
+        for space in self.spaces:
+            space.go_on()
+        return watch is not None
+
+
+@cache
+def run_block(target: Processor) -> NativeFunction:
+    """Returns the machine code that runs a block, and returns DONE, PAUSED or INDEX_OUTSIDE."""
+    return machine_code("running.call_block", target).function("run_block", ctypes.c_int64)

@@ -1,0 +1,80 @@
+"""The machine code that runs a call block; see `call_block`."""
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.call_block import (
+    COPY,
+    DONE,
+    HEAD,
+    INDEX_OUTSIDE,
+    NEXT,
+    PAUSED,
+    TASK,
+)
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+
+
+def write_call_block(target: Processor) -> ir.Module:
+    """Generates the module of the function `run_block`."""
+    module = ir.Module("call_block")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run_block")
+    BlockCode(Code(function.append_basic_block("entry"), target), function.args[0]).write()
+    return module
+
+
+class BlockCode:
+    """Writer of the code that runs the block at a pointer."""
+
+    def __init__(self, code: Code, block: ir.Value) -> None:
+        self.code, self.block = code, block
+        self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
+        self.copies, self.tasks = (code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks"))
+
+    def write(self) -> None:
+        """Writes the function: copies for a new call, then the tasks until one pauses."""
+        code, zero = self.code, self.code.number(0)
+        outside = code.alloca(I64)
+        code.store(zero, outside)
+        with code.when(code.icmp_signed("<", self.head["next"], zero)):
+            self.copy()
+            self.reset()
+        first = code.select(code.icmp_signed("<", self.head["next"], zero), zero, self.head["next"])
+        with code.loop(first, self.head["task_count"]) as task:
+            code.write_number(task, self.block, code.number(NEXT))
+            argument = code.inttoptr(self.of_task(task, "task"), POINTER)
+            more = code.call_at(self.of_task(task, "function"), I64, [argument])
+            code.return_when(code.icmp_signed("!=", more, zero), code.number(PAUSED))
+        with code.loop(zero, self.head["task_count"]) as task:
+            status = code.read(I64, code.inttoptr(self.of_task(task, "status"), POINTER), 8)
+            code.store(code.or_(code.load(outside), status), outside)
+        failed = code.icmp_signed("!=", code.load(outside), zero)
+        code.ret(code.select(failed, code.number(INDEX_OUTSIDE), code.number(DONE)))
+
+    def of_task(self, task: ir.Value, name: str) -> ir.Value:
+        """Loads a word of a task."""
+        place = self.code.add(
+            self.code.mul(task, self.code.number(len(TASK))), self.code.number(TASK.index(name))
+        )
+        return self.code.read_number(self.tasks, place)
+
+    def copy(self) -> None:
+        """Writes code that copies the addresses of the call's arrays to the argument words of the tasks."""
+        code = self.code
+        with code.loop(code.number(0), self.head["copy_count"]) as copy:
+            entry = code.at(self.copies, code.mul(copy, code.number(8 * len(COPY))))
+            source, word = (code.read_number(entry, code.number(COPY.index(name))) for name in COPY)
+            address = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
+            code.write(address, code.inttoptr(word, POINTER), 8)
+
+    def reset(self) -> None:
+        """Writes code that resets the progress and the status of all tasks; one thread runs each."""
+        code = self.code
+        with code.loop(code.number(0), self.head["task_count"]) as task:
+            progress = code.inttoptr(self.of_task(task, "progress"), POINTER)
+            for place, name in enumerate(PROGRESS):
+                code.write_number(code.number(int(name == "threads")), progress, code.number(place))
+            status = code.inttoptr(self.of_task(task, "status"), POINTER)
+            code.write(code.number(0), status, 8)

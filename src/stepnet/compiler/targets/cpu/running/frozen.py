@@ -1,0 +1,264 @@
+"""Frozen calls: calls of kernels that are prepared for other arrays of the same shapes.
+
+    first call     workspaces, lanes and argument words of each kernel
+    later calls    new arrays for the results; their addresses and those of the given arrays; one run
+
+A value of a `FrozenChain` that its kernels alone read has one array for all calls, unless it is large. A
+kernel with work for NumPy after its steps, or with outputs that share memory, is a `FrozenKernel`.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
+from stepnet.compiler.targets.cpu.machine.memory import pointer, pointers
+from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
+from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm, OptionalArrays
+from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
+from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
+
+LARGE = 2**18
+"""The size in bytes from which a value between kernels of a chain has a new array at each call."""
+Run = Callable[[Sequence[int]], None]
+"""A function that runs prepared calls on the arrays at some addresses; raises `InputError` if an index is
+outside its table.
+"""
+Maker = Callable[[], Array]
+"""A function that allocates the array of a result."""
+Sources = Sequence[tuple[int, int]]
+"""The argument words of a kernel that change: the index of the word among those of arrays, and the index of
+its address among those of a call.
+"""
+
+
+@dataclass(frozen=True)
+class FrozenChain:
+    """Prepared calls of a chain; see `FrozenRun`.
+
+    wanted: the number of values that a call returns.
+    zeros: for each given value, the address of the zeros that replace a missing initial memory, or 0.
+    makers: allocate the arrays of the wanted values, and then those of large values between kernels.
+    run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
+    bytes: the memory that is kept between calls.
+    held: objects whose memory the argument words point to.
+    """
+
+    wanted: int
+    zeros: tuple[int, ...]
+    makers: tuple[Maker, ...]
+    run_at: Run
+    bytes: int
+    held: tuple[object, ...]
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedChain,
+        forms: Sequence[CallForm],
+        arrays: Sequence[CallArrays],
+        links: Links,
+        tables: Sequence[object],
+    ) -> "FrozenChain":
+        """Freezes prepared calls, all of them without work for NumPy.
+
+        forms, arrays: those of the calls.
+        links: the values that a call gives and gets.
+        tables: the tables of the sequences, which the argument words point to.
+        """
+        pairs = list(zip(links.kernels, forms, strict=True))
+        keys = [Keys.of(place, *pair) for place, pair in enumerate(pairs)]
+        makers = {
+            key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
+        }
+        zeros = {
+            key: array for own, form in zip(keys, forms, strict=True) for key, array in zeros_of(own, form)
+        }
+        between = {
+            key: array
+            for own, each in zip(keys, arrays, strict=True)
+            for key, array in zip(own.in_order, each.in_order, strict=True)
+            if array is not None and key in makers and key not in links.wanted
+        }
+        large = [key for key, array in between.items() if array.nbytes >= LARGE]
+        kept = {key: array for key, array in between.items() if key not in large}
+        fixed = {key: pointer(array) for key, array in (zeros | kept).items()}
+        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *large))}
+        words = [
+            [own.in_order[place] for place in native.in_words]
+            for own, native in zip(keys, prepared.natives, strict=True)
+        ]
+        run = runner(
+            prepared,
+            [[fixed.get(key, 0) for key in own] for own in words],
+            [[(n, order[key]) for n, key in enumerate(own) if key in order] for own in words],
+            len(order),
+        )
+        return cls(
+            len(links.wanted),
+            tuple(fixed[number] if number in zeros else 0 for number in links.given),
+            tuple(makers[key] for key in (*links.wanted, *large)),
+            run,
+            prepared.bytes + sum(array.nbytes for array in kept.values()),
+            (prepared, *forms, *tables, *kept.values()),
+        )
+
+    def run(self, given: OptionalArrays) -> list[Array]:
+        """Runs the calls on the given arrays; returns new arrays of the wanted values.
+
+        Raises `InputError` if an index is outside its table.
+        """
+        made = [new() for new in self.makers]
+        addresses = [
+            zeros if array is None else pointer(array) for array, zeros in zip(given, self.zeros, strict=True)
+        ]
+        self.run_at([*addresses, *pointers(made)])
+        return made[: self.wanted]
+
+
+@dataclass(frozen=True)
+class FrozenPlain:
+    """Prepared call of one kernel as a chain. outputs: the number of results that are outputs."""
+
+    chain: FrozenChain
+    outputs: int
+
+    @property
+    def bytes(self) -> int:
+        """The memory that is kept between calls."""
+        return self.chain.bytes
+
+    def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
+        """Runs the kernel on these arrays, and returns its results in new arrays.
+
+        Raises `InputError` if an index is outside its table.
+        """
+        results = self.chain.run([*sequences, *initial, *statics])
+        return Results(results[: self.outputs], results[self.outputs :])
+
+
+def links_of_kernel(call: Call, form: CallForm) -> Links:
+    """Returns the links of a chain of one kernel, which takes and returns all its values."""
+    outputs, rows = len(form.kind.outputs), len(form.kind.rows)
+    counts = len(call.sequences), len(call.initial), len(call.statics), outputs + rows
+    ends = [0, *accumulate(counts)]
+    sequences, memories, statics, results = (tuple(range(*pair)) for pair in pairwise(ends))
+    return Links((KernelLinks(sequences, memories, statics, results),), tuple(range(ends[-2])), results)
+
+
+@dataclass(frozen=True)
+class FrozenKernel:
+    """Prepared call of one kernel.
+
+    native, form: the kernel, and the maker of its arrays.
+    run_at: runs it on the arrays at the addresses of all its arrays, in their order.
+    bytes: the memory that is kept between calls.
+    held: objects whose memory the argument words point to.
+    """
+
+    native: Native
+    form: CallForm
+    run_at: Run
+    bytes: int
+    held: tuple[object, ...]
+
+    @classmethod
+    def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
+        """Freezes the prepared call of a chain of one kernel. table: the table of its sequences."""
+        (native,) = prepared.natives
+        sources = list(enumerate(native.in_words))
+        run = runner(prepared, [[0] * len(sources)], [sources], len(sources))
+        return cls(native, form, run, prepared.bytes, (prepared, table))
+
+    def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
+        """Runs the kernel on these arrays, and returns its results in new arrays.
+
+        Raises `InputError` if an index is outside its table.
+        """
+        arrays = self.form.arrays(sequences, initial, statics, self.form.results())
+        self.run_at([*map(pointer, arrays.in_order)])
+        self.native.end(self.form, arrays)
+        arrays.give_back()
+        return arrays.results
+
+
+Key = Hashable
+"""The key of an array of a chain: the number of its value. A result that nobody reads and an initial memory
+of zeros have no number; their key is ("unread" or "zeros", kernel, position).
+"""
+
+
+class Keys(NamedTuple):
+    """The keys of the arrays of a kernel in a chain, by kind."""
+
+    sequences: tuple[Key, ...]
+    memories: tuple[Key, ...]
+    final: tuple[Key, ...]
+    statics: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+
+    @classmethod
+    def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
+        """Makes the keys of a kernel's arrays. kernel: its position in the chain."""
+        outputs, rows = len(form.kind.outputs), len(form.kind.rows)
+        numbers = (*links.results, *[-1] * (outputs + rows - len(links.results)))
+        results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
+        memories = tuple(("zeros", kernel, n) if each < 0 else each for n, each in enumerate(links.memories))
+        return cls(links.sequences, memories, results[outputs:], links.statics, results[:outputs])
+
+    @property
+    def in_order(self) -> tuple[Key, ...]:
+        """The keys of all arrays, in the order of `CallForm.in_order`."""
+        return (*self.sequences, *self.memories, *self.final, *self.statics, *self.outputs)
+
+
+def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
+    """Yields the key of each result of a kernel, with a function that allocates its array."""
+    for key, rows in zip(keys.outputs, form.kind.outputs, strict=True):
+        yield key, form.output(rows)
+    for key, rows in zip(keys.final, form.kind.rows, strict=True):
+        yield key, rows.maker(form.batch)
+
+
+def zeros_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Array]]:
+    """Yields the key of each initial memory that must be present, with the zeros that replace it."""
+    for place, zeros in form.filled.items():
+        yield keys.memories[place], zeros
+
+
+def runner(
+    prepared: PreparedChain, fixed: Sequence[list[int]], sources: Sequence[Sources], count: int
+) -> Run:
+    """Makes the function that runs prepared calls on the arrays at `count` addresses.
+
+    fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
+        those that change.
+    sources: for each kernel, the words that change.
+    """
+    kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
+
+    def write() -> None:
+        """Writes the addresses of all arrays to the argument words."""
+        for native, spaces, addresses, _ in kernels:
+            for space in spaces:
+                write_words(space, native.pack_pointers, POINTERS, addresses)
+
+    if all(run.only is not None for run in prepared.runs):
+        write()
+        turns = [
+            Turn(native.compiled.run, space, [(len(WORDS) + word, source) for word, source in changing])
+            for native, (space,), _, changing in (kernels[place] for (place,) in prepared.shape.waves)
+        ]
+        return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
+
+    def run(addresses: Sequence[int]) -> None:
+        """Writes these addresses to the words that change, and runs all waves on several threads."""
+        for _, _, own, changing in kernels:
+            for word, source in changing:
+                own[word] = addresses[source]
+        write()
+        prepared.run()
+
+    return run

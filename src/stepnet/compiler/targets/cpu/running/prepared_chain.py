@@ -1,0 +1,104 @@
+"""Prepared chains: the workspaces of calls of one shape, and the tasks that run them wave by wave."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stepnet.compiler.plan.waves import Waves
+from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.cpu.machine.system import clock
+from stepnet.compiler.targets.cpu.running.form import CallArrays
+from stepnet.compiler.targets.cpu.running.native import CALL, Native
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
+from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.sequence_layout import Sets
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
+from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.targets.watching import watching
+
+# Machine code returns to Python after this many seconds, so that interrupts are handled.
+SLICE = 0.05
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of calls that prepared memory fits.
+
+    waves: the kernels of each wave, by position.
+    lanes: for each kernel, the number of lanes of each set.
+    together: for each kernel, the number of threads that share its steps.
+    blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
+    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
+    ends: whether sequences may end early.
+    """
+
+    waves: Waves
+    lanes: tuple[tuple[int, ...], ...]
+    together: tuple[int, ...]
+    blocks: tuple[int, ...]
+    rooms: tuple[int, ...]
+    ends: bool
+
+
+def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
+    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+    for row in space.rows:
+        pack(row, offset, *numbers)
+
+
+class PreparedChain:
+    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
+
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        shape: Shape,
+        kind: type[PreparedTasks] = PreparedTasks,
+        pauses: bool = True,
+    ) -> None:
+        self.shape, self.natives, self.pauses = shape, natives, pauses
+        self.spaces = [
+            [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
+            for native, sets, together, block, room in zip(
+                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, strict=True
+            )
+        ]
+        for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
+            if shape.blocks[place]:
+                for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
+                    space.follow(followed)
+        self.runs = [self.run_of(wave, kind) for wave in shape.waves]
+        self.reach = Reach(shape.waves, self.spaces)
+        for place, run in enumerate(self.runs):
+            run.reach, run.place = self.reach, place
+        self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
+
+    def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
+        """Prepares the tasks of a wave's kernels."""
+        spaces = [space for place in wave for space in self.spaces[place]]
+        tasks = [
+            (self.natives[place].compiled.run, address)
+            for place in wave
+            for space in self.spaces[place]
+            for address in space.addresses
+        ]
+        progress = spaces[0].progress if len(spaces) == 1 else None
+        return kind(tasks, spaces, progress, threads(), self.pauses)
+
+    def run(self) -> None:
+        """Runs all waves; raises `InputError` if an index is outside its table."""
+        for run in self.runs:
+            run()
+        reported = [run for run in self.runs if run.has_reported]
+        for run in reported:
+            run.has_reported = False
+        if reported and (watch := watching()) is not None:
+            watch(self.reach.progress(len(self.runs) - 1, True))
+
+    def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
+        """Writes the argument words of calls."""
+        ticks = int(SLICE * clock().per_second) if self.pauses else 0
+        parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
+        for native, spaces, call, own, lanes in parts:
+            for space, (_, words) in zip(spaces, lanes, strict=True):
+                write_words(space, native.pack, CALL, native.words(call, own, ticks, words))

@@ -1,0 +1,176 @@
+"""Prepared calls as one block of addresses: the bits of other calls in new arrays, with pauses and errors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from same_bits import assert_same_bits
+from zoo import rnn_of, uniform
+
+import stepnet as sn
+from stepnet.compiler.targets.cpu.running import frozen, prepared_chain
+from stepnet.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("same_threads")
+PREPARED = 3
+"""The number of calls of arrays after which the next one is prepared."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread(same_threads: None) -> None:
+    """Calls run in one thread, and so as one block."""
+    sn.set_threads(1)
+
+
+def layers(*kinds: str) -> sn.Stack:
+    sizes = [4, *[8 + 8 * place for place in range(len(kinds))]]
+    return sn.Stack(
+        [rnn_of(kind, a, b, seed=a) for kind, a, b in zip(kinds, sizes[:-1], sizes[1:], strict=True)]
+    )
+
+
+def both() -> sn.Stack:
+    def layer(inputs: int, seed: int) -> sn.Bidirectional:
+        return sn.Bidirectional(
+            rnn_of("gru", inputs, 8, seed=seed), rnn_of("lstm", inputs, 8, seed=seed + 1, reverse=True)
+        )
+
+    return sn.Stack([layer(4, 0), layer(16, 2)])
+
+
+def tagger() -> sn.Graph:
+    """Layers, a product with parameters, a value per sequence, and a value that passes by the layers."""
+    model, W = both(), uniform(16, 3)
+    return sn.Graph(
+        lambda x, p: {"tags": model(x)[0] @ p, "mean": sn.reduce(model(x)[0], "mean"), "doubled": 2 * x}, W
+    )
+
+
+MODELS: dict[str, Any] = {
+    "one": lambda: rnn_of("gru", 4, 8),
+    "stack": lambda: layers("gru", "lstm", "gru"),
+    "directions": both,
+    "graph": tagger,
+}
+
+
+def prepared(model: Any, x: Any, **options: Any) -> Any:
+    for _ in range(PREPARED):
+        model(x, **options)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prepared_calls_give_the_bits_of_the_first_in_new_arrays(name: str, tasks_of_waves: list[int]):
+    values = [uniform(2, 6, 4, seed=seed) for seed in range(3)]
+    expected = [MODELS[name]()(x) for x in values]
+    model = prepared(MODELS[name](), values[0])
+    tasks_of_waves.clear()
+    results = [model(x) for x in values]
+    assert set(tasks_of_waves) == {1}
+    assert_same_bits(results, expected)  # after all calls: none wrote into the results of another
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_large_values_between_kernels_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch):
+    x = uniform(2, 6, 4)
+    expected = MODELS[name]()(x)
+    monkeypatch.setattr(frozen, "LARGE", 0)
+    model = prepared(MODELS[name](), x)
+    for _ in range(2):
+        assert_same_bits(model(x), expected)
+
+
+def test_initial_memories_come_and_go():
+    x = uniform(2, 5, 4)
+    given = [(uniform(2, 8, seed=1), {"h": uniform(2, 16, seed=2), "c": uniform(2, 16, seed=3)}), None]
+    expected = [layers("gru", "lstm")(x, initial) for initial in given]
+    model = layers("gru", "lstm")
+    for _ in range(5):
+        for initial, right in zip(given, expected, strict=True):
+            assert_same_bits(model(x, initial), right)
+
+
+def test_gaps_between_padded_sequences_are_zeros():
+    """Also in arrays that hold other numbers from before."""
+    model, x = layers("gru", "gru"), uniform(3, 7, 4)
+    for lengths in ([7, 2, 5], [1, 7, 3]):
+        for _ in range(5):
+            outputs, _ = model(x, lengths=np.array(lengths))
+            for row, length in enumerate(lengths):
+                assert not outputs[row, length:].any()
+                assert outputs[row, :length].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_that_pause_after_every_block_give_the_same_bits_and_say_how_far_they_are(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    x = uniform(1, 2000, 4)
+    model = MODELS[name]()
+    expected = model(x)
+    prepared(model, x)
+    for _ in range(2):
+        seen = list[sn.Progress]()
+        with sn.progress(seen.append):
+            assert_same_bits(model(x), expected)
+        steps = [now.steps for now in seen]
+        assert len(seen) > 3
+        assert steps == sorted(steps)
+        assert seen[-1].is_done
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interrupt_leaves_nothing_behind(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    x = uniform(1, 2000, 4)
+    model = MODELS[name]()
+    expected = model(x)
+    prepared(model, x)
+    for count in (1, 2, 3):
+        seen = list[sn.Progress]()
+
+        def interrupt(now: sn.Progress, seen: list[sn.Progress] = seen, count: int = count) -> None:
+            seen.append(now)
+            if len(seen) == count:
+                raise KeyboardInterrupt
+
+        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+            model(x)
+        assert_same_bits(model(x), expected)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_an_index_outside_a_table_is_an_error_and_the_next_call_is_right(wrong: int):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(p["E"][x] + h)
+        return x, h
+
+    rows = [10, 10]
+    rows[wrong] = 3
+    model = sn.Stack([sn.RNN(step, {"E": uniform(count, 8)}, memory=8) for count in rows])
+    right, outside = np.array([[0, 2, 1]]), np.array([[0, 5, 1]])
+    expected = prepared(model, right)(right)
+    for _ in range(2):
+        with pytest.raises(InputError, match="outside the rows of the parameter"):
+            model(outside)
+        assert_same_bits(model(right), expected)
+
+
+def test_inputs_that_cannot_be_written_are_read():
+    x = uniform(2, 5, 4)
+    expected = layers("gru", "gru")(x)
+    model, x.flags.writeable = prepared(layers("gru", "gru"), x), False
+    for _ in range(2):
+        assert_same_bits(model(x), expected)
+
+
+def test_prepared_calls_read_parameters_that_training_has_changed():
+    """They are replaced in place, also those that a product between kernels reads."""
+    model = tagger()
+    run, x = sn.vjp(model), uniform(2, 6, 4)
+    for seed in range(5):
+        changed = uniform(16, 3, seed=seed)
+        outputs, _ = run(x, params=changed)
+        assert_same_bits(outputs, model.with_params(changed)(x))
