@@ -101,23 +101,15 @@ class CallBlock:
         result = self.function.call(self.address)
         if result == DONE:
             return
-        watched = False
+        watch = watching()
         while result == PAUSED:
-            watched = self.pause() or watched
+            if watch is not None:
+                watch(self.reach.progress(self.words[NEXT], False))
             result = self.function.call(self.address)
         if result == INDEX_OUTSIDE:
             raise InputError(OUTSIDE)
-        if watched and (watch := watching()) is not None:
-            watch(self.reach.progress(len(self.spaces) - 1, True))
-
-    def pause(self) -> bool:
-        """Reports the progress of a paused call, and lets it resume; returns whether it is watched."""
-        watch = watching()
         if watch is not None:
-            watch(self.reach.progress(self.words[NEXT], False))
-        for space in self.spaces:
-            space.go_on()
-        return watch is not None
+            watch(self.reach.progress(len(self.spaces) - 1, True))
 
 
 @cache
