@@ -51,7 +51,7 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_call(call: CallCode) -> None:
-    """Writes the body of `run`."""
+    """Writes the body of `run`, which runs the sequences of a call, block of steps by block of steps."""
     code, zero = call.code, call.code.number(0)
     now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
     begin = call.progress("begin")
@@ -90,9 +90,10 @@ def write_call(call: CallCode) -> None:
 
 
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
-    """Writes code that assigns sequences to lanes ahead of a block.
+    """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
 
-    It returns from `run` if no sequence is left, or if the output buffer has no room for the block.
+    It returns from `run` if no sequence is left, or if the output buffer has no room for the block. start:
+    the block's first step. now_cell: the stack slot of the pointer to the current memories.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():
@@ -111,7 +112,11 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """Writes the code for a block of `steps` steps from step `start` on."""
+    """Writes the code for a block of `steps` steps, from step `start` on: all stages, and the copies around
+    them.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code = call.code
     with call.by_first_thread():
         write_timetable(call, start, steps)
@@ -129,9 +134,10 @@ def write_block(
 
 
 def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """Writes the first thread's decisions after a block.
+    """Writes the first thread's decisions after a block of steps, which it tells the others.
 
-    All threads pause if the deadline has passed; and half of the threads are left out if one was late.
+    All threads pause if the deadline has passed; and half of the threads are left out if one was late. began:
+    the time at which the block began. Times are in clock ticks.
     """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
@@ -145,11 +151,10 @@ def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> N
 
 
 def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call
-    pauses.
+    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
 
-    When a call pauses, `begin` and `swapped` record where the next call of `run` resumes: its first step, and
-    whether the current memories are in `next`.
+    A call that pauses records where the next call of `run` resumes: at step `stop`, with the memories that
+    the stack slot `now_cell` points to.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
@@ -161,7 +166,7 @@ def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
 
 
 def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the stores of the step at which the call resumes, and of whether memories are swapped."""
+    """Writes stores of where `run` resumes: the step, and which buffer, by `now_cell`, has the memories."""
     code = call.code
     swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
     call.set_progress("begin", step)
@@ -169,8 +174,9 @@ def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
 
 
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the wait, in a wavefront, until the layer below has computed this block's steps; pauses if it
-    pauses.
+    """Writes a wait, if layers run at once, until the layer below has computed the steps before `stop`.
+
+    If that layer pauses, `run` returns, to resume at step `start` with the memories at `now_cell`.
     """
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
@@ -184,7 +190,11 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
 def write_phases(
     call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
 ) -> None:
-    """Writes the phases of a stage, each followed by a barrier. base: the step's first row in the block."""
+    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
+
+    net: the graph whose nodes the loops compute.
+    base: for a step, the first of its rows in the block of steps; None for work before and after the loop.
+    """
     stage = call.stage(net, rows)
     for phase in phases:
         if isinstance(phase, LaneLoop):
@@ -200,7 +210,10 @@ def write_phases(
 
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block: a loop unrolled by `program.unroll`, then a loop over the remainder."""
+    """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code, unroll = call.code, call.program.unroll
     if call.program.units_are_alone:
         write_stretches(call, steps, now_cell, next_cell)
@@ -216,7 +229,10 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
 
 
 def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
+    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after the step.
+    """
     code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

@@ -1,16 +1,16 @@
 """The machine code of work on matrices of a row, fiber by fiber (`lower/fibers.py`).
 
-A fiber is the numbers of a matrix that are summed for one unit. A turn is one loop over their depth.
+A fiber is the numbers of a matrix that are summed for one unit. A pass is one loop over their depth.
 
     for each group of units of each row:     divided among threads
         elementwise work on units            in registers
-        for each depth:                      a turn: load, compute, accumulate and store fiber elements
-        ...                                  elementwise work that reads the sums, further turns
+        for each depth:                      a pass: load, compute, accumulate and store fiber elements
+        ...                                  elementwise work that reads the sums, further passes
 
 Each sum is one chain of additions in the order of the depths, so its bits do not depend on the batch.
 
-If a group runs through several steps, the last turn of a step is fused with the first turn of the next step,
-provided that this turn reads no memories but matrices:
+If a group runs through several steps, the last pass of a step is fused with the first pass of the next step,
+provided that this pass reads no memories but matrices:
 
     step t      sum(S * k)      S = a * S + k * d, y = sum(S * q)
     step t + 1                  sum(S * k)                          S = a * S + k * d, y = sum(S * q)
@@ -18,7 +18,7 @@ provided that this turn reads no memories but matrices:
 Each matrix element is then loaded and stored once per step. And more accumulators are in flight, which hides
 the four cycles of latency of an addition.
 
-If a step has a single turn, its stores do not depend on its sums. If its fibers do not fit the L1 cache, the
+If a step has a single pass, its stores do not depend on its sums. If its fibers do not fit the L1 cache, the
 depth is tiled: one tile of the depth runs through all steps, then the next tile. The partial sums of each
 step are stored in between, so the order of additions stays the same.
 """
@@ -51,25 +51,25 @@ Values = dict[int, ir.Value]
 
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
-    """Writes the work of a loop on this thread's share of the groups of units of all rows."""
+    """Writes one step of work on fibers (matrix elements summed for one unit), for this thread's units."""
     with stage.own_groups(groups_of(loop)) as (row, group):
         emit_group(stage, loop, row, group)
 
 
 def groups_of(loop: FiberLoop) -> int:
-    """Returns the number of groups of units in a row."""
+    """Returns the number of groups of units in a row. A group has `loop.width` units."""
     return -(-loop.size // loop.width)
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes one step of a group of units of a row."""
+    """Writes one step of the work on the fibers of one group of units of one row (sequence)."""
     own = FiberCode(stage, loop, row, group)
     own.first()
     own.rest()
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch for a group of units of a row."""
+    """Writes consecutive steps of a group of units of a row: tiled over the depth, fused, or one by one."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -79,8 +79,9 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch, with each step's first turn fused with the last turn of the step
-    before.
+    """Writes consecutive steps of a group of units, with each step's first pass over its fibers fused with
+    the
+    last pass of the step before.
     """
     code = steps.code
     begun = FiberCode(steps.first, loop, row, group)
@@ -88,11 +89,11 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     numbers = sorted(begun.values)
 
     def known(values: list[ir.Value]) -> Values:
-        """Returns the carried registers by node."""
+        """Returns the carried registers by node. values: the two memory buffers, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        """Writes a step, fused with the first turn of the next one; returns the registers to carry."""
+        """Writes a step and the first pass of the next one; returns the values to carry, memories first."""
         memories, exchanged = values[:2], values[1::-1]
         own = FiberCode(steps.at(ahead, memories), loop, row, group, known(values))
         following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
@@ -105,8 +106,9 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch, tiled over the depth: a tile runs through all steps before the next
-    begins.
+    """Writes consecutive steps of a group of units, tiled over the depth of its fibers: a tile runs through
+    all
+    steps before the next begins.
     """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -116,7 +118,7 @@ def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 @dataclass
 class FiberCode:
-    """Writer of the code of one step of a group of units of a row.
+    """Writer of the code of one step of work on fibers, for one group of units of one row.
 
     values: the registers computed so far for the units of the group, by node number.
     """
@@ -128,18 +130,19 @@ class FiberCode:
     values: Values = field(default_factory=Values)
 
     def __post_init__(self) -> None:
+        """Makes the vectors as wide as a group of units."""
         self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first(self) -> None:
-        """Writes the first turn, and the elementwise work ahead of it."""
+        """Writes the first pass over the fibers, and the elementwise work on units ahead of it."""
         self.units(self.loop.turns[0].units)
         self.turn(self.loop.turns[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """Writes everything after the first turn.
+        """Writes everything of a step after its first pass over the fibers.
 
-        following: the next step, whose first turn is fused with the last turn of this step.
+        following: the next step, whose first pass is fused with the last pass of this step.
         """
         for turn in self.loop.turns[1:]:
             self.units(turn.units)
@@ -148,8 +151,9 @@ class FiberCode:
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """Writes the depths `first` to `stop` - 1 of the only turn; after the last tile, also the work that
-        follows.
+        """Writes depths `first` to `stop` - 1 of a step with one pass; after the last tile, also the rest.
+
+        The sums so far are kept in memory between tiles.
         """
         code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
         self.units(turn.units)
@@ -161,7 +165,7 @@ class FiberCode:
         ]
 
         def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at one depth of the tile."""
+            """Writes the work at depth `first` + `ahead`; returns the sums after it."""
             return way.at_depth(code.add(first, ahead), sums, {})
 
         sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
@@ -172,40 +176,43 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the elementwise work and the stores after the last turn."""
+        """Writes the elementwise work and the stores after the last pass over the fibers."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Computes elementwise nodes on the units of the group."""
+        """Writes elementwise nodes on the units of the group, and adds their registers to `values`."""
         for number, operands in nodes:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """Computes an elementwise node from the registers of its operands."""
+        """Writes one elementwise node; returns its register. values: the registers of its operands."""
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Loads an operand that is the same at every depth, unless it is in a register."""
+        """Returns the register of an operand that is the same at every depth; loads it if necessary."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
-        """Stores a register as the vector at a place of a field."""
+        """Writes a store of a register as vector number `place` of a field (a value of this row)."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(place, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def turn(self, turn: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one loop over the depth, fused with the first turn of the `following` step, if any."""
+        """Writes one pass: a loop over the depth of the fibers. It adds the sums to `values`.
+
+        following: the next step, whose first pass is fused with this one; None for none.
+        """
         ways = [TurnCode(self, turn)]
         if following is not None:
             following.units(following.loop.turns[0].units)
             ways.append(TurnCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at one depth, for this step and the first turn of the next."""
+            """Writes the work at one depth, for all fused passes; returns their sums after it."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for way in ways:
                 own = partial[len(sums) : len(sums) + len(way.turn.sums)]
@@ -220,11 +227,10 @@ class FiberCode:
 
 
 class TurnCode:
-    """Writer of one loop over the depth of a group's fibers. Loop-invariant operands are loaded ahead of
-    it.
-    """
+    """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
     def __init__(self, own: FiberCode, turn: FiberPass) -> None:
+        """Writes the loads before the loop: operands that are the same at every depth, and addresses."""
         self.own, self.turn, code = own, turn, own.code
         sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
         operands = dict.fromkeys(operand for side in sides for operand in side)
@@ -256,7 +262,7 @@ class TurnCode:
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand."""
+            """Returns the register of an operand at this depth."""
             if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.fixed[operand]
@@ -272,7 +278,7 @@ class TurnCode:
         ]
 
     def begun(self) -> list[ir.Value]:
-        """Returns the initial accumulators: the neutral element of each reduction."""
+        """Returns the initial accumulators: for each reduction its neutral element, in a vector."""
         nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
         return [
             neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
@@ -289,9 +295,10 @@ class TurnCode:
 
 
 class OperandStream:
-    """Loads of an operand that differs from depth to depth, for a group of units."""
+    """Loads of an operand that differs from depth to depth of the fibers, for one group of units."""
 
     def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
+        """Writes the loads before the loop over the depth: the address of the operand, and of its table."""
         self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
         code, stage, source = own.code, own.stage, operand.source
         if isinstance(source, Field):
@@ -307,8 +314,9 @@ class OperandStream:
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """Loads the vector of a depth. stored: the registers that the previous step stored there, by
-        field.
+        """Returns the vector at a depth: loaded, unless the step before has stored it there.
+
+        stored: the registers that the step before stored at this depth, by field.
         """
         code, operand = self.code, self.operand
         if isinstance(operand.source, Field) and operand.source in stored:
@@ -323,7 +331,7 @@ class OperandStream:
         return self.vector(place, 1 if operand.how == "spread" else self.width)
 
     def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """Loads `count` numbers from an offset on; a single number is broadcast to all units."""
+        """Loads a vector `place` elements after the base: `count` numbers, or one broadcast to all units."""
         code = self.code
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

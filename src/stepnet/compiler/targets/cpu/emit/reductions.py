@@ -28,13 +28,13 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "c
 
 
 def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
-    """Writes the reduction of each of this thread's rows."""
+    """Writes the reduction of a value over an axis of its features, for each of this thread's rows."""
     with stage.own_rows() as row:
         reduce_row(stage, loop, row)
 
 
 def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
-    """Writes the reduction of one row."""
+    """Writes the reduction of one row's value: an argmax, or over the first or the last of its two axes."""
     code = stage.code
     source = code.at(
         stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
@@ -48,21 +48,19 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Combines two partial results of a reduction."""
+    """Combines two partial results, scalars or vectors, of a reduction or scan by its operation."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """Loads a vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
+    """Loads `width` numbers, in the dtype of the result (so that a sum of booleans counts them)."""
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
 def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
-    """Returns the neutral element of a reduction: 0 for sums; for max and min the dtype's least or greatest
-    number.
-    """
+    """Returns a reduction's neutral element: 0 for sums, else the dtype's least (max) or greatest number."""
     element = element_type(type_)
     if operation == "sum":
         number: float = 0
@@ -81,8 +79,9 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order; returns the neutral element if there is
-    none.
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; returns the neutral element if there
+    is
+    none. value: loads the vector of type `type_` at an index.
     """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
@@ -100,8 +99,8 @@ def combine_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Reduces `size` numbers, which value(0), value(1), ... give `width` at a time, to a vector of partial
-    results.
+    """Reduces `size` numbers to a vector of partial results. value(i) loads the i-th vector, of `width`
+    numbers.
 
     Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
     each is reduced separately.
@@ -123,12 +122,12 @@ def combine_vectors(
 def vectors(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads the source's vector at an index. stride: bytes between vectors."""
+    """Makes a function that loads the source's vector at an index. stride: the bytes between vectors."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
 def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the last axis: vectors along it, then a tree over the vector's elements."""
+    """Writes a reduction along the last axis: vectors along it, then a tree. source: the row's numbers."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -154,7 +153,7 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
 
 
 def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the first axis, which combines whole vectors."""
+    """Writes a reduction along the first axis, which combines whole vectors. source: the row's numbers."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -169,7 +168,7 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes an argmax along an axis: the first index of the largest number. NaN counts as the largest."""
+    """Writes an argmax along an axis: the first index of the largest number; NaN is the largest."""
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -200,7 +199,7 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
 
 
 def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """Stores one number of the result at an index of its fields."""
+    """Stores one number of a reduction's result in a row, as element `place` of each field of the result."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

@@ -26,7 +26,11 @@ from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
 
 
 def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block whose step is a single loop over units."""
+    """Writes the steps of a block if each unit needs only its own memories: groups of steps with the same
+    rows.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code = call.code
     first_cell, stop_cell = call.first_cell, call.stop_cell
     code.store(code.number(0), first_cell)
@@ -50,10 +54,11 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
 
 
 def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Tests whether `step` belongs to the stretch of the step before it; False for the step behind the
-    block.
+    """Tests whether `step` has the rows of the step before it and begins no sequence, so that both run
+    together.
 
-    If sequences may end early, each stretch has one step: the first thread checks all rows between steps.
+    steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
+        checks all rows between steps.
     """
     code = call.code
     before = call.read("step_rows", code.sub(step, code.number(1)))
@@ -69,17 +74,17 @@ def write_stretch(
     """Writes this thread's work in the steps `first` to `stop` - 1, which have the same rows.
 
     now, following: the memories that the first step reads, and those that it writes; they are swapped after
-    each step.
+        each step.
     """
     code, (loop,) = call.code, loops_of(call)
 
     def rows(step: ir.Value, memories: list[ir.Value]) -> StageRows:
-        """Addresses the rows of a step."""
+        """Addresses the rows of a step. memories: the buffers that it reads and writes."""
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
-        """Makes the context of a step of the stretch."""
+        """Makes the context for writing the step `ahead` steps after the first."""
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
     steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])
@@ -91,7 +96,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step's only phase."""
+    """Returns the loops of a step that has a single phase (list of loops before a barrier)."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

@@ -10,7 +10,11 @@ from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_endi
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Writes code that fills the tables of the block of `steps` steps from step `start` on."""
+    """Writes code that fills the tables of a block of steps: which sequence and step each of its rows
+    computes.
+
+    start, steps: the first step of the block, and its number of steps.
+    """
     code = call.code
     count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
     code.store(call.word["lanes"], count_cell)
@@ -33,11 +37,11 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
 
 
 def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Writes code that lowers the number of active lanes to those with more than `step` steps."""
+    """Writes code that lowers the number of active lanes, `count_cell`, to those with over `step` steps."""
     code = call.code
 
     def some_ended() -> ir.Value:
-        """Tests whether the last active lane has no steps left."""
+        """Tests whether the last active lane, which has the fewest steps, has none left."""
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))
@@ -48,8 +52,10 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 
 
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
-    """Writes code that fills a lane's row with its next step: of its sequence, or the first of the next
-    one.
+    """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
+
+    The step is that of the lane's sequence, or the first of its next sequence; the slot `fresh_cell` then
+    becomes 1.
     """
     code, table = call.code, call.table
     minus = code.number(-1)

@@ -27,7 +27,10 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
-    """Writes the reduction over the words of one row. The words are the rows of the stage."""
+    """Writes the reduction of all words (steps of an inner sequence) of one row to one value.
+
+    The words are the rows of the stage.
+    """
     code, blocks = stage.code, -(-loop.size // stage.width)
     whole = blocks // ABREAST * ABREAST
     if whole:
@@ -38,12 +41,12 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction of `abreast` unit blocks side by side."""
+    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on."""
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(word: ir.Value) -> ir.Value:
-        """Computes the values of the blocks at one word."""
+        """Returns the values of the unit blocks at one word, as a long vector."""
         cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -62,7 +65,8 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
-    """Writes the reduction over the features of each word, ABREAST words at a time.
+    """Writes the reduction over the features of each word (step of an inner sequence), ABREAST words at a
+    time.
 
     The last group may reach beyond the last word, into memory that is never read.
     """
@@ -77,13 +81,11 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
-    """Combines the blocks of features of some words in order; returns their partial results, one vector
-    each.
-    """
+    """Combines the features of some words, vector by vector; returns a long vector, one part per word."""
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
-        """Computes the values of one block of features of the words."""
+        """Returns the values of one unit block of all these words, as a long vector."""
         cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -94,14 +96,16 @@ def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value])
 def combine_words(
     stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
-    """Combines all words in order. first: the value of the first word. value: computes that of the word at an
-    index.
+    """Combines the values of all words (steps of an inner sequence) of a row in order; returns the result.
+
+    first: the value of the first word.
+    value: writes the computation of the value of the word at an index.
     """
     code, dtype = stage.code, loop.targets[0].dtype
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with one word."""
+        """Combines the partial result with the word at an index."""
         return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
 
     return code.carry(1, stage.rows.count, [first], combined)[0]
