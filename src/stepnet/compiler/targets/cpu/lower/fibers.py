@@ -32,11 +32,10 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses the number of units of a group: whole vectors that divide the units evenly, up to padding of
-    the last.
+    """Chooses the number of units of a group: whole vectors that divide the units evenly, up to padding.
 
     A width is preferred for which the units of each group read one element of a value, or contiguous
-    elements. Units of different heads do not.
+    elements. Units of different heads do not. width: the number of elements of a vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -45,7 +44,7 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Tells whether the units of each group read one element, or contiguous elements.
+    """Tells whether the units of each group read one element, or contiguous elements. places: their indices.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -56,7 +55,7 @@ def runs_in_groups(places: Array, group: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FiberStorage:
-    """Memory order of a value that is cut into fibers.
+    """Memory order of a matrix that is cut into fibers (the elements that a reduction combines for one unit).
 
     places: the index of its element at each depth and unit, [depth, units].
     group: the units of a group.
@@ -67,12 +66,12 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """The index of the element at each position in memory. Padding repeats the last unit."""
+        """The index in the value of the element at each position in memory. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """The position in memory of each element of the value."""
+        """The position in memory of each element of the value, the inverse of `order`."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -85,7 +84,7 @@ class FiberStorage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """Rearranges an array [depth, units] to [groups, depth, units of a group].
+    """Rearranges an array [depth, units] to [groups, depth, units of a group], the order of fibers in memory.
 
     The last group is padded with copies of the last unit.
     """
@@ -97,12 +96,12 @@ def in_groups(numbers: Array, group: int) -> Array:
 
 @dataclass(eq=False)
 class FiberWork:
-    """Nodes of a phase with the same number of units, which go through the levels together.
+    """Nodes of a phase with the same number of units, which a group of units computes level by level.
 
     units: the number of units.
     members: the nodes.
     stored: the nodes that are read outside.
-    level: for each node its level: even for pointwise work on units, odd for work on fibers.
+    level: for each node its level: even for elementwise work on units, odd for work on fibers.
     again: for each level, the nodes that are recomputed there.
     """
 
@@ -114,6 +113,7 @@ class FiberWork:
     again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
+        """Assigns a level to each member, as late as possible, and marks the nodes to be recomputed."""
         self.net, self.users = self.fibers.net, self.fibers.net.users()
         for number in self.members:
             self.level[number] = self.earliest(number)
@@ -124,16 +124,16 @@ class FiberWork:
                 self.compute_again(root, self.level[number])
 
     def is_deep(self, number: int) -> bool:
-        """Tells whether a node's value is cut into fibers."""
+        """Tells whether a node's value is a matrix that is cut into fibers."""
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
-        """Lists the members that a node reads, through views."""
+        """Lists the members of this work that a node reads, directly or through views."""
         roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level on which a node can be computed, from the levels of its operands."""
+        """Returns the first level on which a node can be computed, from the levels of what it reads."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
@@ -146,7 +146,7 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the latest level on which a node on fibers may be computed: that of its first reader."""
+        """Returns the last level on which a node may be computed: for one on fibers, that of a reader."""
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -154,7 +154,7 @@ class FiberWork:
 
     @cached_property
     def readers(self) -> dict[int, set[int]]:
-        """The nodes that read each member, through views."""
+        """For each member, the nodes that read it, directly or through views."""
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
@@ -167,14 +167,14 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations that one element of a node on fibers takes, operands on fibers included."""
+        """Counts the operations for one element of a node on fibers, with those of its operands on fibers."""
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
-        """Tells whether an operand is in a register when `user` is computed on a level.
+        """Tells whether an operand is in a register, not in memory, when node `user` is computed.
 
-        level: None for the user's own level.
+        level: the level on which it is computed; None for its own, not one where it is recomputed.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -183,13 +183,11 @@ class FiberWork:
         return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
 
     def leaves_in_place(self, memory: int, following: int) -> bool:
-        """Tells whether a memory's next value may overwrite it in place: nothing reads the old value
-        later.
-        """
+        """Tells whether node `following`, a memory's next value, may overwrite it: nothing reads it later."""
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
-            """Tells whether a reader of the old value reads it before the next value is stored."""
+            """Tells whether a node reads the old value, by `operand`, before the next value is stored."""
             if self.net.nodes[user].is_view:
                 return all(reads_early(reader, user) for reader in self.users[user])
             is_late = user in self.level and max(self.levels_of(user)) > last
@@ -202,14 +200,12 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the nodes that are computed on a level, in order, without sums."""
+        """Lists the nodes to compute on a level, operands first, with recomputed ones, without reductions."""
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Tells whether a node is a product that only one sum reads, so that both become a fused
-        multiply-add.
-        """
+        """Tells whether a node is a product that only one sum reads; both are then a fused multiply-add."""
         node, users = self.net.nodes[number], self.readers[number]
         has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
         (user,) = users if has_one_sum else (number,)
@@ -227,10 +223,12 @@ class FiberWork:
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """Groups nodes on fibers by phase and units; returns, for each node, the work that it belongs to.
+    """Groups nodes on fibers (matrix elements summed for one unit) by phase and number of units.
 
     phases: the nodes of each phase.
     stored: the nodes that results read.
+
+    Returns, for each node, the work that it belongs to.
     """
     if not fibers:
         return {}
@@ -245,5 +243,5 @@ def work_on_fibers(
 
 
 def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Tells whether a floating-point node and the node that it reads have the same dtype."""
+    """Tells whether a floating-point node and the node `read`, its operand, have the same dtype."""
     return node.type.is_float and node.type.dtype == read.type.dtype

@@ -16,9 +16,11 @@ from stepnet.compiler.targets.cpu.lower.segments import Segments
 
 
 def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
-    """Finds the nodes that are fused into a reduction; returns, for each, the number of the reduction.
+    """Finds the pointwise nodes that are fused into a reduction of words (steps of inner sequences).
 
     wanted: the nodes that are stored; these are not fused.
+
+    Returns, for each fused node, the number of the reduction.
     """
     numbers = [number for phase in segments.phases for number in phase]
     reductions = [number for number in numbers if segments.is_over_words(number) or segments.folds(number)]
@@ -40,7 +42,7 @@ def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
 
 
 def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
-    """Tells whether a node reads a value elementwise, at the same indices."""
+    """Tells whether node `user` reads the value of node `number` elementwise, at the same indices."""
     net, node = segments.net, segments.net.nodes[user]
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):

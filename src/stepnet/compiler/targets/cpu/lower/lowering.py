@@ -35,8 +35,9 @@ from stepnet.errors import NetError
 
 
 def loops_by_phase(stage: StageLowering) -> list[Phase]:
-    """Lowers each phase of a stage to loops. Results that are views, constants or sources are copied in a
-    last phase.
+    """Lowers each phase of a stage (nodes between two barriers) to loops; returns the non-empty phases.
+
+    Results that are views, constants or sources are copied in a last phase.
     """
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
@@ -48,7 +49,7 @@ def loops_by_phase(stage: StageLowering) -> list[Phase]:
 
 
 def loops(stage: StageLowering) -> list[list[Loop]]:
-    """Lowers each phase of a stage that has no inner sequences to loops."""
+    """Lowers each phase of a stage that has no inner sequences to loops over rows; returns them by phase."""
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
     assert len(of_rows) == len(all_phases)
@@ -56,7 +57,7 @@ def loops(stage: StageLowering) -> list[list[Loop]]:
 
 
 def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
-    """Lowers one phase to loops."""
+    """Lowers one phase to loops. numbers: the nodes of the phase, in order."""
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
@@ -88,7 +89,7 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """Makes the loop of products and pointwise nodes of one size."""
+    """Makes the loop that computes products and pointwise nodes of one size. members: the nodes, in order."""
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -108,7 +109,7 @@ def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
 
 
 def result_copies(stage: StageLowering) -> list[Loop]:
-    """Makes copies for results that are views, constants or sources."""
+    """Makes copies for results that no loop stores: views, constants, sources, and matrices in fibers."""
     loops: list[Loop] = []
     kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
     for number, targets in (kept | stage.rearranged).items():
@@ -125,7 +126,7 @@ def result_copies(stage: StageLowering) -> list[Loop]:
 
 
 def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
-    """Lists the nodes that are fused into a reduction, with their operands."""
+    """Lists the pointwise nodes that are fused into reduction `number`, each with its operands."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
         node = stage.net.nodes[member]
@@ -134,7 +135,7 @@ def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Oper
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """Lowers a reduction of all features of each word, with the pointwise nodes fused into it."""
+    """Lowers a reduction of all features of each word (inner step), with the nodes that are fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
@@ -142,7 +143,7 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
 
 
 def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
-    """Lowers a reduction over the words of each row, with the pointwise nodes fused into it."""
+    """Lowers a reduction over each row's words (inner steps), with the nodes that are fused into it."""
     node = stage.net.nodes[number]
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
@@ -154,7 +155,11 @@ def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
 
 
 def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
-    """Lowers an inner recurrence. Its memories and statics are in separate records, a row per lane."""
+    """Lowers an inner recurrence (node `number`), which runs over inner sequences within one step.
+
+    Its memories and statics are in separate records, a row per lane, and are copied from and to the step's
+    records.
+    """
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
     body, operands = recur.body, recur.operands_by_kind(node.inputs)
@@ -205,13 +210,14 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
 
 
 def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
-    """Makes copies of a whole value to fields."""
+    """Makes copies of a whole value to fields. Fields without elements need none."""
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 
 def word_field(stage: StageLowering, number: int, axis: str) -> Field:
-    """Makes the field of an inner sequence in the step of an inner recurrence: the current word of each
-    row.
+    """Returns the field from which an inner recurrence reads an inner sequence: the current word of each row.
+
+    A sequence that is not stored contiguously is copied first. number: its node. axis: its axis.
     """
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
@@ -227,5 +233,5 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def of_step(field: Field, axis: str) -> Field:
-    """Makes a field of words the field of the current word of each row."""
+    """Makes the field of each row's current word (inner step) from the field of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")
