@@ -56,7 +56,7 @@ class CallCode:
         self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
 
     def word_at(self, place: int) -> ir.Value:
-        """Writes a load of the argument of `run` at an index (a 64-bit word)."""
+        """Writes a load of argument number `place` (64 bits) of `run`, the function under construction."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
@@ -88,8 +88,7 @@ class CallCode:
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
-        """Addresses `count` rows of the block of steps, from row `base` on. A row is one sequence at one
-        step.
+        """Addresses `count` rows of the block of steps, from row `base` on, for the loops of a stage.
 
         others: the pointers to other records (a record has all values of a row), by name.
         """

@@ -38,7 +38,7 @@ class TileCell:
 
 
 def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """Concatenates vectors of equal width to one long vector. Their number is a power of two."""
+    """Concatenates vectors of equal width, whose number is a power of two, to one long vector."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
         order = places(0, width)
@@ -85,7 +85,8 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile; returns its cells with their accumulators.
+        """Writes the products of one register tile; returns its cells (row and unit block) with their
+        accumulators.
 
         row, block: the first row and the first unit block of the tile.
         turn: if given, only this turn's gates (products per unit) are computed, under the first of `ports`.
@@ -106,9 +107,9 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """Writes one sum of products over the tile that begins at a row and a unit block; returns the
-        accumulators
-        [row][unit block][gate]. turn: the turn whose gates (products per unit) are computed; None for all.
+        """Writes one sum of matrix products over a tile; returns the accumulators [row][unit block][gate].
+
+        row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
         """
         sums: Sums | None = None
         for side in product.sides:

@@ -51,7 +51,7 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_call(call: CallCode) -> None:
-    """Writes the body of `run`, which runs the sequences of a call, block of steps by block of steps."""
+    """Writes the body of `run`, which computes a call's sequences: a loop over blocks of steps."""
     code, zero = call.code, call.code.number(0)
     now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
     begin = call.progress("begin")
@@ -92,8 +92,10 @@ def write_call(call: CallCode) -> None:
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
     """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
 
-    It returns from `run` if no sequence is left, or if the output buffer has no room for the block. start:
-    the block's first step. now_cell: the stack slot of the pointer to the current memories.
+    It returns from `run` if none is left, or if the output buffer has no room for the block.
+
+    start: the first step of the block.
+    now_cell: the stack slot of the pointer to the current memories.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():
@@ -112,7 +114,7 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """Writes the code for a block of `steps` steps, from step `start` on: all stages, and the copies around
+    """Writes the code for a block of `steps` steps from step `start` on: the stages, and the copies around
     them.
 
     now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
@@ -134,10 +136,11 @@ def write_block(
 
 
 def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """Writes the first thread's decisions after a block of steps, which it tells the others.
+    """Writes the first thread's decisions after a block of steps, which all threads then follow.
 
-    All threads pause if the deadline has passed; and half of the threads are left out if one was late. began:
-    the time at which the block began. Times are in clock ticks.
+    They pause if the deadline has passed; and half of them are left out if one was late.
+
+    began, deadline: the time at which the block began, and the time of the next pause, in clock ticks.
     """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
@@ -153,8 +156,8 @@ def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> N
 def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
 
-    A call that pauses records where the next call of `run` resumes: at step `stop`, with the memories that
-    the stack slot `now_cell` points to.
+    A call that pauses records where `run` resumes: at step `stop`, with the memories that the stack slot
+    `now_cell` points to.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
@@ -176,7 +179,8 @@ def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
     """Writes a wait, if layers run at once, until the layer below has computed the steps before `stop`.
 
-    If that layer pauses, `run` returns, to resume at step `start` with the memories at `now_cell`.
+    If that layer pauses, `run` returns; it resumes at step `start` with the memories that the stack slot
+    `now_cell` points to.
     """
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
@@ -192,7 +196,7 @@ def write_phases(
 ) -> None:
     """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
 
-    net: the graph whose nodes the loops compute.
+    net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
     base: for a step, the first of its rows in the block of steps; None for work before and after the loop.
     """
     stage = call.stage(net, rows)

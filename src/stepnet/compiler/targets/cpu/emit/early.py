@@ -42,9 +42,9 @@ def refill(call: CallCode, now: ir.Value) -> None:
 
 
 def end_all(call: CallCode, now: ir.Value) -> None:
-    """Writes code that stores the results of finished sequences and frees their lanes. The last active lane
-    moves
-    to the lane that became free. now: the pointer to the memories of all lanes.
+    """Writes code that stores the results of finished sequences and frees their lanes.
+
+    The last active lane moves to the lane that became free. now: the pointer to the memories of all lanes.
     """
     code, zero, one = call.code, call.code.number(0), call.code.number(1)
     lanes = code.load(call.count_cell)
@@ -127,7 +127,8 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 
 
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Writes code that computes the output row of a row of the block; returns its index.
+    """Writes code that finds where the outputs of a row of the block are stored; returns that output row's
+    index.
 
     It is the next free one, whose sequence and step are recorded; or, if only last steps are wanted, the
     index of the sequence. left: the number of steps of the sequence after this one.

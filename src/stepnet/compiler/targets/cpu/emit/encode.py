@@ -35,7 +35,7 @@ class EncodeCode:
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
 
     def emit(self) -> None:
-        """Writes the loop over rows. For int8, a first pass over a row finds the scale, for the second."""
+        """Writes the loop over rows. For int8, a first pass over a row finds its scale for the encoding."""
         with self.stage.own_rows() as row:
             inverse = self.scale(row) if self.loop.scales is not None else None
             self.encode(row, inverse)
@@ -47,7 +47,7 @@ class EncodeCode:
 
     @property
     def unrolled(self) -> int:
-        """Number of blocks per iteration of a loop: its unroll factor."""
+        """Number of blocks (vectors) per iteration of a loop over a row: its unroll factor."""
         return next(size for size in (4, 2, 1) if self.whole % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
@@ -84,8 +84,8 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """Writes code that finds the largest magnitudes in a row's full blocks, for the scale of its int8
-        codes.
+        """Writes code that finds the largest magnitudes in a row's full blocks, for the int8 scale of the
+        row.
 
         Returns a vector with the largest magnitude at each vector element, as the bits of a float32.
         """
@@ -119,7 +119,7 @@ class EncodeCode:
         block_bytes = width * bytes_of(self.kind.stored)
 
         def store(values: ir.Value, block: ir.Value) -> None:
-            """Writes the encoding and the store of one block (a vector of the row)."""
+            """Writes the encoding and the store of the values of one block (a vector of the row)."""
             there = code.at(base, code.mul(block, code.number(block_bytes)))
             code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
 
@@ -136,7 +136,7 @@ class EncodeCode:
             done += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
-        """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift that makes them
+        """Computes int8 codes: values times `inverse`, rounded to int32, plus a shift that makes them
         unsigned.
 
         Without `inverse` (bfloat16) it returns the values unchanged.
@@ -150,7 +150,7 @@ class EncodeCode:
 
 
 def largest_of(code: Code, values: ir.Value) -> ir.Value:
-    """Computes the largest element of a vector of unsigned integers, as a scalar."""
+    """Computes the largest element of a vector of unsigned integers, as a scalar, halving it repeatedly."""
     width = width_of(values)
     while width > 1:
         width //= 2

@@ -57,12 +57,12 @@ def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
 
 
 def groups_of(loop: FiberLoop) -> int:
-    """Returns the number of groups of units in a row. A group has `loop.width` units."""
+    """Returns the number of groups of units in a row; threads divide the groups, of `loop.width` units."""
     return -(-loop.size // loop.width)
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes one step of the work on the fibers of one group of units of one row (sequence)."""
+    """Writes one step of the work on fibers (elements summed for a unit) of one group of units of a row."""
     own = FiberCode(stage, loop, row, group)
     own.first()
     own.rest()
@@ -79,9 +79,8 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units, with each step's first pass over its fibers fused with
-    the
-    last pass of the step before.
+    """Writes consecutive steps of a group of units. The first pass over the fibers of each step is fused with
+    the last pass of the step before, so that a step loads each matrix element once.
     """
     code = steps.code
     begun = FiberCode(steps.first, loop, row, group)
@@ -106,9 +105,8 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units, tiled over the depth of its fibers: a tile runs through
-    all
-    steps before the next begins.
+    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers. A tile,
+    which fits the L1 cache, runs through all steps before the next one begins.
     """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -130,7 +128,7 @@ class FiberCode:
     values: Values = field(default_factory=Values)
 
     def __post_init__(self) -> None:
-        """Makes the vectors as wide as a group of units."""
+        """Makes vectors as wide as a group of units, for all loads and stores."""
         self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
@@ -176,7 +174,7 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the elementwise work and the stores after the last pass over the fibers."""
+        """Writes the elementwise work on units and the stores after the last pass over the fibers."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
@@ -187,7 +185,7 @@ class FiberCode:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """Writes one elementwise node; returns its register. values: the registers of its operands."""
+        """Writes an elementwise node; returns its register. values: the registers of its operands."""
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
@@ -230,7 +228,10 @@ class TurnCode:
     """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
     def __init__(self, own: FiberCode, turn: FiberPass) -> None:
-        """Writes the loads before the loop: operands that are the same at every depth, and addresses."""
+        """Writes the loads before the loop of the pass `turn`: operands that are the same at every depth.
+
+        own: the writer of the step, for one group of units.
+        """
         self.own, self.turn, code = own, turn, own.code
         sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
         operands = dict.fromkeys(operand for side in sides for operand in side)
@@ -246,7 +247,7 @@ class TurnCode:
         self.place = code.mul(own.group, code.number(turn.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Tells whether an operand is computed inside the loop, at each depth."""
+        """Tells whether an operand is computed inside the loop, at each depth, and so is in a register."""
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
@@ -278,7 +279,7 @@ class TurnCode:
         ]
 
     def begun(self) -> list[ir.Value]:
-        """Returns the initial accumulators: for each reduction its neutral element, in a vector."""
+        """Returns the accumulators before the loop: for each reduction its neutral element, in a vector."""
         nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
         return [
             neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
@@ -298,7 +299,10 @@ class OperandStream:
     """Loads of an operand that differs from depth to depth of the fibers, for one group of units."""
 
     def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
-        """Writes the loads before the loop over the depth: the address of the operand, and of its table."""
+        """Writes the loads before the loop over the depth: the address of the operand, and of its table.
+
+        own, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
+        """
         self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
         code, stage, source = own.code, own.stage, operand.source
         if isinstance(source, Field):

@@ -147,7 +147,7 @@ def copy_row(
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Writes code that lowers the number of active rows, in `left`, to those with more than `done` words."""
+    """Writes code that lowers the number of active rows, in slot `left`, to those with over `done` words."""
     code = call.code
 
     def last_ended() -> ir.Value:

@@ -20,8 +20,7 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
     """Writes the loops that one lane completes before the next: over its row, or over the row's words (steps
-    of
-    an inner sequence). base: the step's first row in the block of steps.
+    of an inner sequence). base: the step's first row in the block of steps.
     """
     with stage.own_rows() as lane:
         lane_stage = replace(
@@ -68,8 +67,8 @@ def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, nam
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """Loads the index of the first word (step of an inner sequence) of a lane's row, and the number of its
-    words.
+    """Loads the index of the first word (step of an inner sequence) of a lane's row, and the number of words.
+
     base: the step's first row in the block of steps. name: the axis of the inner sequences.
     """
     code = call.code

@@ -48,13 +48,13 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Combines two partial results, scalars or vectors, of a reduction or scan by its operation."""
+    """Writes an operation of a reduction or scan on two partial results, scalars or vectors."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """Loads `width` numbers, in the dtype of the result (so that a sum of booleans counts them)."""
+    """Loads `width` numbers of the source, in the dtype of the result: a sum of booleans counts them."""
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
@@ -79,13 +79,14 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order, in a loop; returns the neutral element if there
-    is
-    none. value: loads the vector of type `type_` at an index.
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; returns the neutral element for
+    none.
+
+    value: writes the load of the vector, of type `type_`, at an index.
     """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with the value at one index."""
+        """Combines the partial result with the value at one index, as an iteration of the loop."""
         return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
 
     return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
@@ -99,11 +100,10 @@ def combine_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Reduces `size` numbers to a vector of partial results. value(i) loads the i-th vector, of `width`
-    numbers.
+    """Reduces `size` numbers to a vector of partial results, so that few operations depend on each other.
 
-    Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
-    each is reduced separately.
+    value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
+        A register may hold several vectors side by side; each is reduced separately.
     """
     whole, rest = divmod(size, width)
     total = combine_in_order(code, loop, type_, whole, value)
@@ -140,7 +140,7 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """Reduces the elements of a vector to one number, by combining its halves repeatedly."""
+    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -168,7 +168,7 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes an argmax along an axis: the first index of the largest number; NaN is the largest."""
+    """Writes an argmax along an axis: the first index of the largest number; NaN counts as the largest."""
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -190,7 +190,7 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Tests whether a number replaces the largest so far: it is larger, or the first NaN."""
+    """Writes the test whether a number replaces the best of an argmax: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)

@@ -31,7 +31,7 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
 
 
 def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
-    """Writes `width` independent scans of a row side by side. first: where the first of them begins."""
+    """Writes `width` independent scans of a row side by side. first: the element at which these begin."""
     code = stage.code
     _, along, inner = loop.shape
     size = loop.source.itemsize
@@ -43,7 +43,7 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
         return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
-        """Stores the results of the scans, from element `number` of each target on."""
+        """Stores the results of the scans, from element `number` of each target field on."""
         for pointer, target in zip(targets, loop.targets, strict=True):
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, place, target.itemsize)

@@ -38,9 +38,7 @@ class RowsOutside:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row in the array, or to a dummy row if it has none or is not below
-        `count`.
-        """
+        """Computes the pointer to a row in the array; to a dummy row for none, and from row `count` on."""
         place = code.read_number(self.places, row)
         somewhere = code.icmp_signed(">=", place, code.number(0))
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
@@ -54,7 +52,7 @@ class OneRow:
     pointer: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Returns the pointer to the only row, for any row of the stage."""
+        """Returns the pointer to the only row, for any row of the stage: all rows read the same values."""
         return self.pointer
 
 
@@ -81,7 +79,7 @@ class AddressedRows(Protocol):
     """Rows whose addresses are not given by a base and a stride, such as rows of a user's array."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of a stage that has `count` rows."""
+        """Computes the pointer to a row of a stage. count: the number of rows; later ones get a dummy row."""
         ...
 
 
@@ -107,7 +105,7 @@ class StageRows:
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Addresses one of the rows, as the only row of a stage, so that loops run on it alone."""
+        """Addresses one of the rows, as the only row of a stage, so that loops run over it alone."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
         pointers = {record: self.at(code, record, row) for record in self.pointers}
         return StageRows(pointers, self.strides, code.number(1), outside)
@@ -141,7 +139,7 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows: every n-th for n threads, or `abreast` at a time for one."""
+        """Writes a loop over this thread's rows: every n-th for n threads; `abreast` at a time for one."""
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
@@ -150,7 +148,7 @@ class StageCode:
         grains = -(-blocks // grain)
 
         def edge(thread: ir.Value) -> ir.Value:
-            """Computes the first block of the thread with this index."""
+            """Computes the first block of the thread with this index, which is the end of the one before."""
             whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
             return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
 
@@ -164,7 +162,7 @@ class StageCode:
         whole = code.mul(self.rows.count, count)
 
         def edge(thread: ir.Value) -> ir.Value:
-            """Computes the first pair of the thread with this index."""
+            """Computes the first pair of the thread with this index, which is the end of the one before."""
             return code.sdiv(code.mul(whole, thread), self.threads)
 
         with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
@@ -176,7 +174,10 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """Returns an operand of a unit block of a row, as a vector: loaded, or from `values`, by node."""
+        """Returns an operand of a unit block of a row as a vector: it is loaded, or in a register.
+
+        values: the registers computed so far, by node number.
+        """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         if isinstance(operand, Register):
@@ -204,7 +205,7 @@ class StageCode:
         table = code.at(self.constants, operand.offset)
 
         def pointer(entry: ir.Value) -> ir.Value:
-            """Computes the pointer to the element that an entry of the table names."""
+            """Computes the pointer to the element whose index in the value is this entry of the table."""
             return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
 
         if operand.per == "block":
@@ -245,7 +246,7 @@ class ConsecutiveSteps:
         return self.at(self.code.number(0), self.memories)
 
     def each(self, write: Callable[[StageCode], None]) -> None:
-        """Writes a loop over the steps. write: writes the code of one step."""
+        """Writes a loop over the steps, which exchanges the memories. write: writes the code of one step."""
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
             """Writes the step with index `ahead`; returns the two memory buffers, exchanged."""

@@ -26,8 +26,7 @@ from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
 
 
 def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block if each unit needs only its own memories: groups of steps with the same
-    rows.
+    """Writes the steps of a block, if units depend on no other units: runs of steps with the same rows.
 
     now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
     """
@@ -54,8 +53,7 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
 
 
 def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Tests whether `step` has the rows of the step before it and begins no sequence, so that both run
-    together.
+    """Tests whether `step` has the rows of the step before it and begins no sequence: both can run together.
 
     steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
         checks all rows between steps.
@@ -96,7 +94,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step that has a single phase (list of loops before a barrier)."""
+    """Returns the loops of a step that is a single phase (loops between two barriers of threads)."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

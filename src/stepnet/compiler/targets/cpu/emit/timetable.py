@@ -10,8 +10,7 @@ from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_endi
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Writes code that fills the tables of a block of steps: which sequence and step each of its rows
-    computes.
+    """Writes code that fills the tables of a block: the sequence and the step that each of its rows computes.
 
     start, steps: the first step of the block, and its number of steps.
     """
@@ -41,7 +40,7 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
     code = call.code
 
     def some_ended() -> ir.Value:
-        """Tests whether the last active lane, which has the fewest steps, has none left."""
+        """Writes a test whether the last active lane, which has the fewest steps, has none left."""
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))

@@ -107,7 +107,7 @@ def begin_memory(
 ) -> None:
     """Writes a load of the initial memory of a sequence to a field of a lane's record; zeros by default.
 
-    into: the copy that stores it fiber by fiber; None if it keeps its order.
+    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     code = call.code
     target = code.at(record, field.offset)
@@ -144,9 +144,9 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 def put(
     call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """Writes a copy of a value of `count` bytes to a field of a record. into: the copy that stores it in the
-    order
-    of fibers (elements summed for one unit); None if it keeps its order.
+    """Writes a copy of a value of `count` bytes to a field of a record, the memory of a row's values.
+
+    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     if into is None:
         call.code.copy_bytes(call.code.at(record, field.offset), value, count)
@@ -170,7 +170,11 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix between fiber order and the caller's. records: pointers to both."""
+    """Writes a copy of a row's matrix between the caller's order and that of fibers (elements summed for a
+    unit).
+
+    records: the pointers to both, by record: the field's and "caller".
+    """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))
     constants, status = call.pointer["constants"], call.pointer["status"]

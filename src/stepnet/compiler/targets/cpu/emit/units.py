@@ -234,13 +234,16 @@ class Tiled:
     def place(
         self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
     ) -> tuple[ir.Value, ir.Value]:
-        """Computes the row and unit block of cell `number` of the tile that begins at a row and block."""
+        """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
+
+        words: the entries of the kind of tile in the table: sizes and index masks.
+        """
         code = self.code
         own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads cell `number`, with its sums, of the tile that begins at a row and a unit block."""
+        """Loads cell `number`, with its sums, of a tile. words: the entries of its kind in the table."""
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
         sums = {

@@ -27,10 +27,7 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
-    """Writes the reduction of all words (steps of an inner sequence) of one row to one value.
-
-    The words are the rows of the stage.
-    """
+    """Writes the reduction of all words (steps of an inner sequence) of a row, by several unit blocks."""
     code, blocks = stage.code, -(-loop.size // stage.width)
     whole = blocks // ABREAST * ABREAST
     if whole:
@@ -65,8 +62,7 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
-    """Writes the reduction over the features of each word (step of an inner sequence), ABREAST words at a
-    time.
+    """Writes the reduction over the features of each word (inner step) of a row, ABREAST words at a time.
 
     The last group may reach beyond the last word, into memory that is never read.
     """

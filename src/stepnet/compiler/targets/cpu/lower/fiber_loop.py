@@ -63,7 +63,7 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
-    """Lists the distinct depths (lengths) of the fibers that the nodes on one level compute or reduce."""
+    """Lists the distinct depths (lengths) of the fibers that the nodes of a level compute or reduce."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
@@ -76,7 +76,7 @@ def depth_of(work: FiberWork, number: int) -> int:
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """Lists the reductions over fibers that are computed on a level of the work."""
+    """Lists the reductions over fibers that are computed on a level (position in the order of the work)."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
@@ -106,8 +106,7 @@ def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: i
 
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
     """Lowers a reduction over fibers (node `number`), as part of a pass; a product that only it reads becomes
-    its
-    two factors, for a fused multiply-add. level: its level. group: the units of a group.
+    its two factors, for a fused multiply-add. level: its level. group: the units of a group.
     """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -129,7 +128,7 @@ def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> C
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists the stores of the values of nodes: for each node and field of it, the register and the field."""
+    """Lists a store of each node's value to each of its fields, if it is read outside its loop."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -139,11 +138,10 @@ def stores(stage: StageLowering, numbers: list[int]) -> Stores:
 def deep_operand(
     stage: StageLowering, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
-    """Chooses how a node on fibers, or a reduction over fibers, reads one of its operands.
+    """Chooses how a node on fibers (matrix elements summed for one unit) reads an operand: register or load.
 
-    operand, user: the operand and the node that reads it.
-    level: the level on which the node is computed.
-    group: the number of units of a group.
+    operand, user: the operand, and the node that reads it.
+    level, group: the level on which the node is computed, and the number of units of a group.
     """
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype

@@ -146,7 +146,10 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level on which a node may be computed: for one on fibers, that of a reader."""
+        """Returns the last level on which a node may be computed.
+
+        A node on fibers (matrix elements summed for one unit) may wait for the first of its readers.
+        """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -243,5 +246,5 @@ def work_on_fibers(
 
 
 def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Tells whether a floating-point node and the node `read`, its operand, have the same dtype."""
+    """Tells whether a floating-point node and its operand `read` have one dtype, as fusing them requires."""
     return node.type.is_float and node.type.dtype == read.type.dtype

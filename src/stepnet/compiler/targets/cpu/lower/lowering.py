@@ -57,7 +57,7 @@ def loops(stage: StageLowering) -> list[list[Loop]]:
 
 
 def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
-    """Lowers one phase to loops. numbers: the nodes of the phase, in order."""
+    """Lowers one phase (nodes between two barriers of threads) to loops. numbers: its nodes, in order."""
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
@@ -210,7 +210,7 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
 
 
 def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
-    """Makes copies of a whole value to fields. Fields without elements need none."""
+    """Makes loops that copy a whole value to each of some fields; fields without elements need none."""
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 

@@ -82,7 +82,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """Makes the copy of a value from the caller's order to the order of fibers, into the field `target`."""
+    """Makes the copy of a matrix from the caller's order to that of fibers (elements summed for a unit)."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0

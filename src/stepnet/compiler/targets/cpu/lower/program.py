@@ -185,8 +185,7 @@ class Lowering:
 
     def place_inputs(self) -> list[tuple[int, Field]]:
         """Assigns a field or an array to every input; returns the inputs that are copied into the block of
-        steps,
-        each as the index of its array's pointer and its field.
+        steps, each as the index of its array's pointer and its field.
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends

@@ -59,14 +59,14 @@ class Places:
 
     @property
     def bytes(self) -> int:
-        """The size in memory, padded to whole vectors."""
+        """The size of the entry in memory, padded to whole vectors."""
         type_ = self.constant.type
         count = type_.size if self.places is None else len(self.places)
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
     def sources(self) -> tuple[ConstantNode, ...]:
-        """The constant nodes whose values it contains."""
+        """The constant nodes whose values are written to this entry."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
@@ -113,7 +113,7 @@ class PackedParameters:
 
     @property
     def bytes(self) -> int:
-        """The size in memory, padded to whole unit blocks."""
+        """The size of the entry in memory, padded to whole unit blocks."""
         type_ = self.sources[0].type
         inner, size = type_.shape
         words = words_of(inner, self.weights)
@@ -161,7 +161,7 @@ class Scaled:
 
     @property
     def blocks(self) -> int:
-        """The number of unit blocks: vectors of `width` columns."""
+        """The number of unit blocks: vectors of `width` columns that hold all columns."""
         return -(-self.sources[0].type.shape[1] // self.width)
 
     @property
@@ -171,7 +171,7 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The size in memory, padded to whole unit blocks and words."""
+        """The size of the entry in memory, padded to whole unit blocks and words."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:

@@ -92,7 +92,7 @@ class BlockSizes:
 
     @property
     def group(self) -> int:
-        """The columns of a group: columns of the left operand that are packed together."""
+        """The columns of a group of the left operand, which are packed together, as the rows of a tile."""
         return self.tile.rows
 
     @property

@@ -63,7 +63,7 @@ class Packing:
         target: Processor,
         weights: str | None = None,
     ) -> None:
-        """Prepares the arguments of the machine code.
+        """Prepares the arguments of the machine code that packs a matrix [k, n], for the microkernel.
 
         like: a matrix of the shape, dtype and strides of those to pack.
         gate, gates: the position of the matrix among the gates, and their number.
@@ -89,7 +89,7 @@ class Packing:
         self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
-        """Packs the matrix that begins at an address."""
+        """Packs the matrix that begins at an address, so that products can read it."""
         if self.run is not None:
             self.words[WORD["source"]] = source
             self.run.call(self.address)

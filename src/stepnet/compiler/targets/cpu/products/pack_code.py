@@ -33,7 +33,12 @@ class PackCode:
     def __init__(
         self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
     ) -> None:
-        """Takes the arithmetic of encoded elements (None: plain) and the function's arguments (`words`)."""
+        """Prepares to write the function's code.
+
+        itemsize, width: the bytes of an element, and the elements of a vector.
+        kind: the arithmetic of encoded elements; None for plain ones.
+        words: the pointer to the function's arguments, which describe the matrices.
+        """
         self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
         self.terms = 1 if kind is None else kind.terms
         self.element = ir.IntType(8 * itemsize) if kind is None else F32
