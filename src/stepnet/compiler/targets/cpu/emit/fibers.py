@@ -133,7 +133,7 @@ class FiberCode:
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first(self) -> None:
-        """Writes the first pass over the fibers, and the elementwise work on units ahead of it."""
+        """Writes the first pass over the fibers of a step, and the elementwise work on units ahead of it."""
         self.units(self.loop.turns[0].units)
         self.turn(self.loop.turns[0])
 

@@ -69,19 +69,20 @@ def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
 
 
 def depth_of(work: FiberWork, number: int) -> int:
-    """Returns the depth (length) of the fibers that a node computes or reduces."""
+    """Returns the length of the fibers (elements summed for one unit) that a node computes or reduces."""
     if number in work.fibers.places:
         return len(work.fibers.places[number])
     return len(summed(work.net, number))
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """Lists the reductions over fibers that are computed on a level (position in the order of the work)."""
+    """Lists the reductions over fibers that are computed on a level (a position in the order of work)."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
 def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers the work of a level on the fibers of one depth (length) to one pass over them.
+    """Lowers the work of a level (a position in the order of work) on fibers of one depth (length) to one
+    pass.
 
     width: the number of units of a group, if the pass begins with the work on units of the level below; 0 if
         an earlier pass does that.
@@ -105,8 +106,10 @@ def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: i
 
 
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
-    """Lowers a reduction over fibers (node `number`), as part of a pass; a product that only it reads becomes
-    its two factors, for a fused multiply-add. level: its level. group: the units of a group.
+    """Lowers a reduction over fibers (matrix elements summed for one unit), node `number`, for one pass.
+
+    A product that only it reads becomes its two factors, for a fused multiply-add. level, group: the level on
+    which it is computed, and the number of units of a group.
     """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -128,7 +131,7 @@ def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> C
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists a store of each node's value to each of its fields, if it is read outside its loop."""
+    """Lists the stores of nodes' values: the register of each value, with each field that it is stored in."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -154,7 +157,7 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """Chooses the cheapest way to read elements of a value at each depth of the fibers and for each unit.
+    """Chooses the cheapest way to read elements of a value at each depth of fibers and for each unit.
 
     root, dtype: the node of the value, and the dtype in which it is read.
     places: the index of the element at each depth and unit, [depth, units].
@@ -197,7 +200,7 @@ def constants_along(
 def along(
     stage: StageLowering, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
 ) -> Along:
-    """Makes an operand that differs from depth to depth, with its table of positions.
+    """Makes an operand of work on fibers that differs from depth to depth, with its table of positions.
 
     source: the field of the values, or the offset of an array among the constants.
     places: the position of each element, [group of units, depth, unit of the group].

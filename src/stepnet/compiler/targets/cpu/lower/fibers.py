@@ -32,7 +32,8 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses the number of units of a group: whole vectors that divide the units evenly, up to padding.
+    """Chooses how many units are computed as a group: whole vectors that divide the units evenly, but for
+    padding.
 
     A width is preferred for which the units of each group read one element of a value, or contiguous
     elements. Units of different heads do not. width: the number of elements of a vector.
@@ -44,7 +45,8 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Tells whether the units of each group read one element, or contiguous elements. places: their indices.
+    """Tells whether each group of units reads one element, or contiguous ones, as one load can do. places:
+    the index of the element that each unit reads.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -66,12 +68,12 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """The index in the value of the element at each position in memory. Padding repeats the last unit."""
+        """For each position in memory, the index of the value's element. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """The position in memory of each element of the value, the inverse of `order`."""
+        """For each element of the value, its position in memory, by which loops read it."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -124,7 +126,7 @@ class FiberWork:
                 self.compute_again(root, self.level[number])
 
     def is_deep(self, number: int) -> bool:
-        """Tells whether a node's value is a matrix that is cut into fibers."""
+        """Tells whether a node's value is a matrix cut into fibers (elements summed for one unit)."""
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
@@ -133,7 +135,7 @@ class FiberWork:
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level on which a node can be computed, from the levels of what it reads."""
+        """Returns the first level on which a node can be computed: even for work on units, odd for fibers."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
@@ -170,7 +172,7 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations for one element of a node on fibers, with those of its operands on fibers."""
+        """Counts the operations to recompute an element of a node on fibers, operands on fibers included."""
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 

@@ -41,7 +41,7 @@ def load(program: CallLoops, target: Processor) -> Load:
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
-        """Counts the work per word (step of an inner sequence) along an axis."""
+        """Counts the work per word (step of an inner sequence) along an axis, for the estimate of time."""
         by_row = (
             (program.body, loop)
             for phase in program.loop

@@ -89,7 +89,7 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """Makes the loop that computes products and pointwise nodes of one size. members: the nodes, in order."""
+    """Makes the loop that computes the products and pointwise nodes `members`, all of `size` units."""
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -126,7 +126,7 @@ def result_copies(stage: StageLowering) -> list[Loop]:
 
 
 def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
-    """Lists the pointwise nodes that are fused into reduction `number`, each with its operands."""
+    """Lists the pointwise nodes that are fused into reduction `number`, each with its operands, in order."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
         node = stage.net.nodes[member]

@@ -218,7 +218,7 @@ class Lowering:
         self.sources[number] = self.words_outside[-1].field
 
     def of_sequence(self, number: int) -> RowSource:
-        """Returns the source of a value per sequence: an array of the call, or a field of a record."""
+        """Returns the source of a node's value per sequence: an array of the call, or a field of a record."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
@@ -233,7 +233,7 @@ class Lowering:
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """Lowers the work done once per sequence before its first step; None if there is none."""
+        """Lowers the work done once per sequence, before its first step, to loops; None if there is none."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
         read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
@@ -312,7 +312,7 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """Lowers the work over all steps of a block before the loop, which computes what steps read."""
+        """Lowers the work over all steps of a block before the loop, for what steps read, to loops."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
         # The work after the loop reads a view from the field of its source.
@@ -400,7 +400,7 @@ class Lowering:
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """Lowers the work done once per sequence after its last step; None if there is none."""
+        """Lowers the work done once per sequence, after its last step, to loops; None if there is none."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -421,7 +421,7 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Tells whether a node is a constant of zeros, expanded to sequences or not."""
+    """Tells whether a node is a constant of zeros, expanded to sequences or not, which needs no copy."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())

@@ -252,13 +252,13 @@ class StageLowering:
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the entry for a constant node of this stage's net, by which constants refer to it."""
+        """Returns the reference to a constant node of this stage's net, for an entry of the constants."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """Returns the field from which the value of a node is read."""
+        """Returns the field (place in a record) from which the value of a node is read."""
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(field_ for field_ in fields if field_.is_readable)
 

@@ -69,7 +69,7 @@ class Tiling:
 
 
 def length(net: Net, loop: UnitLoop) -> int:
-    """Estimates the instructions, per vector, of the elementwise work of a loop."""
+    """Estimates the instructions, per vector, of a loop's elementwise work, to decide how it is tiled."""
     operations = (net.nodes[number].operation for number, _ in loop.nodes)
     return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 

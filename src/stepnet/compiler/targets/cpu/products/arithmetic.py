@@ -76,12 +76,12 @@ class Arithmetic:
 
     @property
     def word_bytes(self) -> int:
-        """The bytes of a word of packed parameters."""
+        """The bytes of a word of packed parameters, which holds `terms` values of k."""
         return bytes_of(self.word)
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of a word of the left operand."""
+        """The bytes of a word of the left operand, which holds `terms` values of k."""
         return self.parts * bytes_of(self.number)
 
 
@@ -115,7 +115,7 @@ def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
 
 
 def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Computes a * b + c for vectors or scalars of floats or integers."""
+    """Computes a * b + c for vectors or scalars of floats (fused, if possible) or integers."""
     return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)
 
 

@@ -153,7 +153,7 @@ class Contract:
     def __init__(
         self, left: int, right: int, dtype: str, places: Array, target: Processor, weights: str | None = None
     ) -> None:
-        """Allocates memory, and divides the work among threads.
+        """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
         left, right: the numbers of columns of the operands.
         places: the indices of the rows to be summed, in order.
@@ -216,7 +216,7 @@ class Contract:
         return result
 
     def release(self) -> None:
-        """Frees the memory. The contract may not be called afterwards."""
+        """Frees the memory for packed operands. The contract may not be called afterwards."""
         POOL.give_back(*self.packed_memory)
         self.packed_memory = []
 

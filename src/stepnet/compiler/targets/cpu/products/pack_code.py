@@ -118,7 +118,7 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k of a word, into words."""
+        """Packs vectors of elements, one for each k of a word, into words of the encoding."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:

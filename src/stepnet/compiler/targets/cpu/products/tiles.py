@@ -61,16 +61,15 @@ class Tile:
 def tiles(
     target: Processor, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
 ) -> tuple[Tile, ...]:
-    """Chooses the register tiles of a loop with `gates` products per unit: those of more rows first, the last
-    has one row.
+    """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
     blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
     parts: the number of vectors into which packed parameters are unpacked.
     divisor: tiles may compute their gates in any number of turns that divides this.
 
-    The registers of a tile hold all accumulators of a turn; the parameters of all columns or the elements of
-    all rows, whichever are fewer; and one of the other kind.
+    The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
+    columns or the elements of all rows, whichever are fewer; and one of the other kind.
     """
     registers = target.registers // vectors
     most_sums = registers * 3 // (3 + parts)
@@ -118,7 +117,7 @@ def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int
     """
 
     def per_row(tile: Tile) -> float:
-        """Returns the cycles that a tile takes per row."""
+        """Returns the cycles that a tile takes per row, by which tiles are compared."""
         return cycles(tile, gates, 0) / tile.rows
 
     numbers = (turns for turns in range(2, divisor + 1) if divisor % turns == 0)
@@ -129,7 +128,7 @@ def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int
 
 
 def power_of_two(most: int) -> int:
-    """Returns the largest power of two that is at most `most`."""
+    """Returns the largest power of two that is at most `most`, a positive integer."""
     return 1 << (most.bit_length() - 1)
 
 
