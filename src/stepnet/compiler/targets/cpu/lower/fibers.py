@@ -142,7 +142,7 @@ class FiberWork:
             computed = self.level[root]
             if self.is_deep(root):
                 level = max(level, computed)
-            else:  # available on the next even level
+            else:  # a value on units is available on the next even level
                 available = computed + computed % 2
                 level = max(level, available + is_odd)
         return level

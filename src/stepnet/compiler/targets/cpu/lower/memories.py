@@ -44,7 +44,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
     """
     body, recur = plan.body, plan.recurrence.recur
     work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
-    # Results that are views of a memory are copied after all phases.
+    # Results that are views of a memory are copied after all phases: it must not be overwritten until then.
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
     for number, after in zip(recur.memories, recur.following, strict=True):

@@ -211,7 +211,7 @@ class Lowering:
         """
         type_ = self.net.type_of(number)
         padded = -(-max(type_.size, 1) // self.width) * self.width
-        # In a step the words of a step are one axis behind its rows.
+        # A step has no axis of time: values of extent rows/steps/words have the extent rows/steps in it.
         axis = type_.extent[-1] if kind == "statics" else STEPS[-1]
         self.place_axis(axis)
         self.words_outside.append(Words(axis, self.word(kind), type_, padded))
@@ -315,7 +315,7 @@ class Lowering:
         """Lowers the work over all steps of a block before the loop, for what steps read, to loops."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
-        # The work after the loop reads a view from the field of its source.
+        # The work after the loop reads a view from the field of its source, which therefore needs a field.
         read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
         read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
