@@ -45,8 +45,8 @@ from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.threads.waiting import wait_for_steps
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 
-# A thread is late if the first thread waits for it for more than a quarter of a block's time and for more than
-# a millisecond. Slow memory does not delay it by that much; another process on its processor does.
+# A thread is late if the first thread waits for it for more than a quarter of the time of a block, and for
+# more than a millisecond. Slow memory does not delay it by that much; another process on its processor does.
 LATE, LATE_SECONDS = 4, 1e-3
 
 

@@ -148,12 +148,12 @@ def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value
 
 
 def ending(call: CallCode, name: str) -> ir.Value:
-    """Writes a load of a value that controls early ends. name: its name in `ENDING`, such as "written"."""
+    """Writes a load of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
-    """Writes a store of a value that controls early ends. name: its name in `ENDING`, such as "written"."""
+    """Writes a store of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 

@@ -42,7 +42,7 @@ class WordsAt:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the current word (step of its inner sequence) of a row, of `count` rows."""
+        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
         place = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
@@ -63,7 +63,7 @@ class KeptAt:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the current word (step of its inner sequence) of a row, of `count` rows."""
+        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
         call, word = self.call, self.done
         if self.reverse:
             word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)

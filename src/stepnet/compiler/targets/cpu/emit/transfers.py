@@ -52,7 +52,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of initial memories and statics, for all lanes that begin a sequence in this step."""
+    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step."""
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)

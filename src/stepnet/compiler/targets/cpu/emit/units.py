@@ -243,7 +243,10 @@ class Tiled:
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads cell `number`, with its sums, of a tile. words: the entries of its kind in the table."""
+        """Loads a cell of the tile that begins at a row and a unit block, with its sums from memory.
+
+        number, words: the number of the cell, and the entries of the kind of tile in the table.
+        """
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
         sums = {

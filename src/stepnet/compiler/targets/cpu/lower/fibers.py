@@ -201,7 +201,7 @@ class FiberWork:
         return all(reads_early(user, memory) for user in self.users[memory])
 
     def levels_of(self, number: int) -> list[int]:
-        """Lists all levels on which a node is computed: its own, and those where it is recomputed."""
+        """Lists the levels (positions in the order of work) on which a node is computed, or recomputed."""
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:

@@ -106,7 +106,7 @@ def moved(loop: Loop) -> int:
 
 
 def blocks_of(loop: Loop, width: int) -> int:
-    """Returns the number of unit blocks (vectors of `width` units) of a loop that threads divide by units."""
+    """Returns the number of unit blocks (vectors of units) of a loop, which its threads divide among them."""
     assert isinstance(loop, FiberLoop | UnitLoop)
     return -(-loop.size // width)
 

@@ -135,7 +135,7 @@ def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Oper
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """Lowers a reduction of all features of each word (inner step), with the nodes that are fused into it."""
+    """Lowers a reduction of all features of a word (inner step) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
@@ -143,7 +143,7 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
 
 
 def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
-    """Lowers a reduction over each row's words (inner steps), with the nodes that are fused into it."""
+    """Lowers a reduction over each row's words (inner steps) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))

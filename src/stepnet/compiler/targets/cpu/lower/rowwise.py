@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.products.constants import Places
 
 
 def reduction(stage: StageLowering, number: int) -> ReduceLoop:
-    """Lowers a reduction (node `number`) of a value over the first or the last of its two axes."""
+    """Lowers a reduction (node `number`) over the first or the last of a value's two axes to a loop."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     shape = stage.net.type_of(node.inputs[0]).shape
@@ -31,7 +31,7 @@ def scan(stage: StageLowering, number: int) -> ScanLoop:
 
 
 def gather(stage: StageLowering, number: int) -> GatherLoop:
-    """Lowers a gather (node `number`): rows of a parameter at indices computed in the stage."""
+    """Lowers a gather (node `number`), of rows of a parameter at computed indices, to a loop."""
     node = stage.net.nodes[number]
     table, index = node.inputs
     shape = stage.net.type_of(table).shape

@@ -97,12 +97,12 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group (columns of the left operand) to the next."""
+        """The bytes from one packed group of left columns to the next, in a thread's memory."""
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit (columns of the right operand) to the next."""
+        """The bytes from one packed unit (a vector of right columns) to the next, in a thread's memory."""
         return BLOCK * self.width * self.itemsize + LINE
 
 
