@@ -121,7 +121,7 @@ class CellCode:
         self,
         side: LeftSide,
         gates: int,
-        begun: Sums | None,
+        initial: Sums | None,
         tile: Tile,
         row: ir.Value,
         block: ir.Value,
@@ -130,7 +130,7 @@ class CellCode:
         """Writes the products of one left operand over a tile, added to the sums so far; returns the sums.
 
         gates: the number of products per unit.
-        begun: the sums so far, [row][unit block][gate]; None for zeros.
+        initial: the sums so far, [row][unit block][gate]; None for zeros.
         row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
 
         Integer products have separate accumulators, which are scaled at the end.
@@ -154,7 +154,7 @@ class CellCode:
             "unit_bytes": unit_bytes,
         }
         if side.scales is None:
-            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+            return accumulate(code, tile, left, words, kind, **shape, begun=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
@@ -165,17 +165,17 @@ class CellCode:
             ]
             return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
 
-        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        totals = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
         scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
-        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
-        for place, (pointer, behind) in enumerate(scales):
-            scale, before = (
-                self.spread(pointer, behind),
-                [None] * tile.units if begun is None else begun[place],
+        columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
+        for place, (pointer, row_offset) in enumerate(scales):
+            scale, previous = (
+                self.spread(pointer, row_offset),
+                [None] * tile.units if initial is None else initial[place],
             )
-            gates_of_units = zip(whole[place], columns, before, strict=True)
-            made.append([self.scaled(sums, scale, own, earlier) for sums, own, earlier in gates_of_units])
-        return made
+            units = zip(totals[place], columns, previous, strict=True)
+            scaled.append([self.scaled(sums, scale, factors, addends) for sums, factors, addends in units])
+        return scaled
 
     def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
         """Loads the float32 at an offset in bytes from a pointer, and broadcasts it to a vector."""
@@ -183,18 +183,18 @@ class CellCode:
         return self.code.spread(number, self.stage.width)
 
     def scaled(
-        self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
+        self, sums: list[ir.Value], scale: ir.Value, columns: list[ir.Value], initial: list[ir.Value] | None
     ) -> list[ir.Value]:
-        """Scales integer sums of a row and unit block, a vector per gate, to float32; adds `begun`, if given.
+        """Scales integer sums of a row and unit block, a vector per gate, to float32; adds `initial`, if any.
 
         scale, columns: the scale of the row, and those of the weights' columns, per gate.
         """
         code = self.code
-        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
-        values = [code.fmul(code.fmul(value, scale), own) for value, own in zip(values, columns, strict=True)]
-        if begun is None:
+        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in sums]
+        values = [code.fmul(code.fmul(value, scale), col) for value, col in zip(values, columns, strict=True)]
+        if initial is None:
             return values
-        return [code.fadd(sum_, value) for sum_, value in zip(begun, values, strict=True)]
+        return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
         """Addresses a tile's rows, from `row` on, in a left operand: at an offset in each row's record."""
@@ -212,18 +212,18 @@ class CellCode:
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
-            self.put([cell], results)
+            self.store_results([cell], results)
 
     def epilogue(self, cells: list[TileCell]) -> None:
         """Writes the elementwise work of some cells, interleaved as one long vector, and their stores."""
-        self.put(cells, self.results(cells))
+        self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
         """Writes the elementwise work of some cells; returns a long vector over the cells for each store."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
-    def put(self, cells: list[TileCell], results: list[ir.Value]) -> None:
+    def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
         """Writes the stores of some cells. results: for each store, a long vector over the cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):

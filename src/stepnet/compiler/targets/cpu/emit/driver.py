@@ -75,15 +75,15 @@ def write_call(call: CallCode) -> None:
         with code.when(call.ends_early):
             take_sequences(call, start, now_cell)
             code.store(ending(call, "steps"), call.steps_cell)
-        began = call.ticks()
+        start_ticks = call.ticks()
         code.store(zero, call.waited_cell)
         write_block(call, start, code.load(call.steps_cell), now_cell, next_cell)
         with call.by_first_thread():
-            pause_or_leave_out(call, began, deadline)
+            pause_or_leave_out(call, start_ticks, deadline)
             call.publish_progress("reached", stop)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
             call.wait()
-            return_or_go_on(call, stop, now_cell)
+            return_between_blocks(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
         call.set_progress("begin", call.word["steps"])
     code.ret(zero)
@@ -101,14 +101,14 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
     with call.by_first_thread():
         refill(call, code.load(now_cell))
     call.wait()
-    over = code.icmp_signed("==", ending(call, "at_work"), zero)
-    with code.when(over), call.by_first_thread():
+    all_done = code.icmp_signed("==", ending(call, "at_work"), zero)
+    with code.when(all_done), call.by_first_thread():
         call.set_progress("begin", call.word["steps"])
-    code.return_when(over, zero)
-    full = code.icmp_signed("!=", ending(call, "is_full"), zero)
-    with code.when(full), call.by_first_thread():
-        go_on_at(call, start, now_cell)
-    code.return_when(full, code.number(1))
+    code.return_when(all_done, zero)
+    is_full = code.icmp_signed("!=", ending(call, "is_full"), zero)
+    with code.when(is_full), call.by_first_thread():
+        record_resumption(call, start, now_cell)
+    code.return_when(is_full, code.number(1))
 
 
 def write_block(
@@ -135,25 +135,25 @@ def write_block(
     scatter(call, rows)
 
 
-def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
+def pause_or_leave_out(call: CallCode, start_ticks: ir.Value, deadline: ir.Value) -> None:
     """Writes the first thread's decisions after a block of steps, which all threads then follow.
 
     They pause if the deadline has passed; and half of them are left out if one was late.
 
-    began, deadline: the time at which the block began, and the time of the next pause, in clock ticks.
+    start_ticks, deadline: the time at which the block began, and the time of the next pause, in clock ticks.
     """
     code, now = call.code, call.ticks()
-    over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
-    call.set_progress("pause", code.zext(over, I64))
+    is_due = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
+    call.set_progress("pause", code.zext(is_due, I64))
     waited = code.load(call.waited_cell)
-    much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
-    long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
-    with code.when(code.and_(much, long)):
+    is_large_part = code.icmp_signed(">", waited, code.sdiv(code.sub(now, start_ticks), code.number(LATE)))
+    is_long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
+    with code.when(code.and_(is_large_part, is_long)):
         half = code.sdiv(code.add(call.threads, code.number(1)), code.number(2))
         call.set_progress("threads", half)
 
 
-def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+def return_between_blocks(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
 
     A call that pauses records where `run` resumes: at step `stop`, with the memories that the stack slot
@@ -163,12 +163,12 @@ def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
     with call.by_first_thread(), code.when(pause):
-        go_on_at(call, stop, now_cell)
+        record_resumption(call, stop, now_cell)
     code.return_when(pause, code.number(1))
     code.store(threads, call.threads_cell)
 
 
-def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
+def record_resumption(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
     """Writes stores of where `run` resumes: the step, and which buffer, by `now_cell`, has the memories."""
     code = call.code
     swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
@@ -187,7 +187,7 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
         ahead = code.inttoptr(call.word["ahead"], POINTER)
         arrived = code.call(wait_for_steps(code), [ahead, stop, call.word["rest"], call.word["clock"]])
         with code.when(code.icmp_signed("==", arrived, zero)):
-            go_on_at(call, start, now_cell)
+            record_resumption(call, start, now_cell)
         code.return_when(code.icmp_signed("==", arrived, zero), code.number(1))
 
 

@@ -50,12 +50,12 @@ def end_all(call: CallCode, now: ir.Value) -> None:
     lanes = code.load(call.count_cell)
     with code.loop(zero, lanes) as turn:
         lane = code.sub(code.sub(lanes, turn), one)
-        over = code.icmp_signed("==", call.read("left", lane), zero)
-        with code.when(code.or_(over, has_ended(call, lane, now))):
+        is_finished = code.icmp_signed("==", call.read("left", lane), zero)
+        with code.when(code.or_(is_finished, has_ended(call, lane, now))):
             sequence = call.read("current", lane)
             end(call, lane, sequence, now)
-            taken = code.inttoptr(ending(call, "taken"), POINTER)
-            code.write_number(call.read("ran", lane), taken, sequence)
+            step_counts = code.inttoptr(ending(call, "taken"), POINTER)
+            code.write_number(call.read("ran", lane), step_counts, sequence)
             last = code.sub(code.load(call.count_cell), one)
             code.store(last, call.count_cell)
             with code.when(code.icmp_signed("!=", last, lane)):
@@ -68,7 +68,7 @@ def take_all(call: CallCode, now: ir.Value) -> None:
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
     sequences = ending(call, "sequences")
 
-    def took_one() -> ir.Value:
+    def takes_one() -> ir.Value:
         """Writes code that takes the next waiting sequence if a lane is free; returns whether it did."""
         code.store(sequences, call.fresh_cell)
         with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
@@ -76,7 +76,7 @@ def take_all(call: CallCode, now: ir.Value) -> None:
             code.store(place, call.fresh_cell)
         return code.icmp_signed("<", code.load(call.fresh_cell), sequences)
 
-    with code.loop_while(took_one):
+    with code.loop_while(takes_one):
         lane, sequence = code.load(call.count_cell), call.read("order", code.load(call.fresh_cell))
         code.write_number(sequence, call.table["current"], lane)
         code.write_number(call.read("lengths", sequence), call.table["left"], lane)
@@ -99,11 +99,11 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
         return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
 
     code.copy_bytes(*places(now, "now"), strides["now"])
-    own, other = places(call.pointer["lane"], "lane")
+    target, origin = places(call.pointer["lane"], "lane")
     carried = [field for _, field, _ in call.program.statics]
     carried += [field for _, _, field in call.program.memories if field.record == "lane"]
     for field in carried:
-        code.copy_bytes(code.at(own, field.offset), code.at(other, field.offset), field.bytes)
+        code.copy_bytes(code.at(target, field.offset), code.at(origin, field.offset), field.bytes)
 
 
 def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:

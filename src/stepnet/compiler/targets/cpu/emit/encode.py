@@ -41,14 +41,14 @@ class EncodeCode:
             self.encode(row, inverse)
 
     @property
-    def whole(self) -> int:
+    def full_blocks(self) -> int:
         """Number of full blocks (vectors) of a row's elements."""
         return self.loop.size // self.stage.width
 
     @property
     def unrolled(self) -> int:
         """Number of blocks (vectors) per iteration of a loop over a row: its unroll factor."""
-        return next(size for size in (4, 2, 1) if self.whole % size == 0)
+        return next(size for size in (4, 2, 1) if self.full_blocks % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
         """Returns the indices of the blocks (vectors) of one iteration of an unrolled loop, from `first`."""
@@ -72,15 +72,15 @@ class EncodeCode:
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
         most = self.magnitudes(row)
-        if rest := loop.size % width:
-            most = self.larger(most, self.values(row, code.number(self.whole), rest))
+        if remainder := loop.size % width:
+            most = self.larger(most, self.values(row, code.number(self.full_blocks), remainder))
         most = largest_of(code, most)
         largest = single_of(code, most)
         finite = code.icmp_unsigned("<", most, code.splat(I32, INFINITY))
         scale = code.fdiv(largest, code.splat(largest.type, LARGEST))
         scale = code.select(finite, scale, single_of(code, code.splat(I32, NOT_A_NUMBER)))
-        there = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
-        code.write(scale, there, 4)
+        pointer = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
+        code.write(scale, pointer, 4)
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
@@ -92,14 +92,14 @@ class EncodeCode:
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
-        def turn(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
+        def iteration(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
             """Computes the elementwise maximum of `most` and the magnitudes of one iteration's blocks."""
             larger = most[0]
             for block in self.blocks(first):
                 larger = self.larger(larger, self.values(row, block))
             return [larger]
 
-        return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
+        return code.carry(0, self.full_blocks, [least], iteration, step=self.unrolled)[0]
 
     def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
         """Computes the elementwise maximum of `most` and the magnitudes of `values`, as the bits of float32.
@@ -120,20 +120,20 @@ class EncodeCode:
 
         def store(values: ir.Value, block: ir.Value) -> None:
             """Writes the encoding and the store of the values of one block (a vector of the row)."""
-            there = code.at(base, code.mul(block, code.number(block_bytes)))
-            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
+            pointer = code.at(base, code.mul(block, code.number(block_bytes)))
+            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), pointer, 4)
 
-        with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
+        with code.loop(code.number(0), code.number(self.full_blocks), self.unrolled) as first:
             for block in self.blocks(first):
                 store(self.values(row, block), block)
-        done = self.whole
-        if rest := loop.size % width:
-            store(self.values(row, code.number(done), rest), code.number(done))
-            done += 1
+        next_block = self.full_blocks
+        if remainder := loop.size % width:
+            store(self.values(row, code.number(next_block), remainder), code.number(next_block))
+            next_block += 1
         zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
-        while done * width < self.kind.words(loop.size) * self.kind.terms:
-            store(zeros, code.number(done))
-            done += 1
+        while next_block * width < self.kind.words(loop.size) * self.kind.terms:
+            store(zeros, code.number(next_block))
+            next_block += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
         """Computes int8 codes: values times `inverse`, rounded to int32, plus a shift that makes them

@@ -63,9 +63,9 @@ def groups_of(loop: FiberLoop) -> int:
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes one step of the work on fibers (elements summed for a unit) of one group of units of a row."""
-    own = FiberCode(stage, loop, row, group)
-    own.first()
-    own.rest()
+    writer = FiberCode(stage, loop, row, group)
+    writer.first()
+    writer.rest()
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
@@ -83,25 +83,25 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     the last pass of the step before, so that a step loads each matrix element once.
     """
     code = steps.code
-    begun = FiberCode(steps.first, loop, row, group)
-    begun.first()
-    numbers = sorted(begun.values)
+    first_step = FiberCode(steps.first, loop, row, group)
+    first_step.first()
+    numbers = sorted(first_step.values)
 
-    def known(values: list[ir.Value]) -> Values:
+    def registers_by_node(values: list[ir.Value]) -> Values:
         """Returns the carried registers by node. values: the two memory buffers, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
         """Writes a step and the first pass of the next one; returns the values to carry, memories first."""
         memories, exchanged = values[:2], values[1::-1]
-        own = FiberCode(steps.at(ahead, memories), loop, row, group, known(values))
+        writer = FiberCode(steps.at(ahead, memories), loop, row, group, registers_by_node(values))
         following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
-        own.rest(following)
+        writer.rest(following)
         return [*exchanged, *(following.values[number] for number in numbers)]
 
     last = code.sub(steps.count, code.number(1))
-    values = code.carry(0, last, [*steps.memories, *(begun.values[n] for n in numbers)], step_with_next)
-    FiberCode(steps.at(last, values[:2]), loop, row, group, known(values)).rest()
+    values = code.carry(0, last, [*steps.memories, *(first_step.values[n] for n in numbers)], step_with_next)
+    FiberCode(steps.at(last, values[:2]), loop, row, group, registers_by_node(values)).rest()
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
@@ -135,17 +135,17 @@ class FiberCode:
     def first(self) -> None:
         """Writes the first pass over the fibers of a step, and the elementwise work on units ahead of it."""
         self.units(self.loop.turns[0].units)
-        self.turn(self.loop.turns[0])
+        self.write_pass(self.loop.turns[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
         """Writes everything of a step after its first pass over the fibers.
 
         following: the next step, whose first pass is fused with the last pass of this step.
         """
-        for turn in self.loop.turns[1:]:
-            self.units(turn.units)
-            is_last = turn is self.loop.turns[-1]
-            self.turn(turn, following if is_last else None)
+        for fiber_pass in self.loop.turns[1:]:
+            self.units(fiber_pass.units)
+            is_last = fiber_pass is self.loop.turns[-1]
+            self.write_pass(fiber_pass, following if is_last else None)
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
@@ -153,24 +153,24 @@ class FiberCode:
 
         The sums so far are kept in memory between tiles.
         """
-        code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
-        self.units(turn.units)
-        way = TurnCode(self, turn)
+        code, (only_pass,), partial = self.code, self.loop.turns, self.loop.partial
+        self.units(only_pass.units)
+        pass_code = PassCode(self, only_pass)
         is_first = code.icmp_signed("==", first, code.number(0))
-        begun = [
-            code.select(is_first, nothing, self.operand(VectorLoad(before, 0, before.dtype)))
-            for nothing, before in zip(way.begun(), partial, strict=True)
+        initial = [
+            code.select(is_first, neutral_sums, self.operand(VectorLoad(stored_sums, 0, stored_sums.dtype)))
+            for neutral_sums, stored_sums in zip(pass_code.initial_sums(), partial, strict=True)
         ]
 
         def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             """Writes the work at depth `first` + `ahead`; returns the sums after it."""
-            return way.at_depth(code.add(first, ahead), sums, {})
+            return pass_code.at_depth(code.add(first, ahead), sums, {})
 
-        sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
+        sums = code.carry(0, code.sub(stop, first), initial, at_depth, runs=True)
         for each, target in zip(sums, partial, strict=True):
             self.store(each, target, self.group)
-        with code.when(code.icmp_signed("==", stop, code.number(turn.depth))):
-            self.values.update((each.number, value) for each, value in zip(turn.sums, sums, strict=True))
+        with code.when(code.icmp_signed("==", stop, code.number(only_pass.depth))):
+            self.values.update((each.number, value) for each, value in zip(only_pass.sums, sums, strict=True))
             self.end()
 
     def end(self) -> None:
@@ -199,52 +199,53 @@ class FiberCode:
         pointer = code.at(base, code.mul(place, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
-    def turn(self, turn: FiberPass, following: "FiberCode | None" = None) -> None:
+    def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
         """Writes one pass: a loop over the depth of the fibers. It adds the sums to `values`.
 
         following: the next step, whose first pass is fused with this one; None for none.
         """
-        ways = [TurnCode(self, turn)]
+        pass_codes = [PassCode(self, fiber_pass)]
         if following is not None:
             following.units(following.loop.turns[0].units)
-            ways.append(TurnCode(following, following.loop.turns[0]))
+            pass_codes.append(PassCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
             """Writes the work at one depth, for all fused passes; returns their sums after it."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
-            for way in ways:
-                own = partial[len(sums) : len(sums) + len(way.turn.sums)]
-                sums += way.at_depth(depth, own, stored)
+            for pass_code in pass_codes:
+                accumulators = partial[len(sums) : len(sums) + len(pass_code.fiber_pass.sums)]
+                sums += pass_code.at_depth(depth, accumulators, stored)
             return sums
 
-        totals = iter(
-            self.code.carry(0, turn.depth, [begun for way in ways for begun in way.begun()], at_depth)
-        )
-        for way in ways:
-            way.own.values.update((each.number, next(totals)) for each in way.turn.sums)
+        initial = [accumulator for pass_code in pass_codes for accumulator in pass_code.initial_sums()]
+        totals = iter(self.code.carry(0, fiber_pass.depth, initial, at_depth))
+        for pass_code in pass_codes:
+            pass_code.writer.values.update((each.number, next(totals)) for each in pass_code.fiber_pass.sums)
 
 
-class TurnCode:
+class PassCode:
     """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
-    def __init__(self, own: FiberCode, turn: FiberPass) -> None:
-        """Writes the loads before the loop of the pass `turn`: operands that are the same at every depth.
+    def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
+        """Writes the loads before the loop over the depth: operands that are the same at every depth.
 
-        own: the writer of the step, for one group of units.
+        writer: the writer of the step, for one group of units.
         """
-        self.own, self.turn, code = own, turn, own.code
-        sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
+        self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
+        sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]
         operands = dict.fromkeys(operand for side in sides for operand in side)
-        self.inside = {number for number, _ in turn.nodes}
-        self.fixed = {
-            operand: own.operand(operand)
+        self.inside = {number for number, _ in fiber_pass.nodes}
+        self.invariant = {
+            operand: writer.operand(operand)
             for operand in operands
             if not isinstance(operand, Along) and not self.is_inside(operand)
         }
         self.streams = {
-            each: OperandStream(own, each, turn.depth) for each in operands if isinstance(each, Along)
+            each: OperandStream(writer, each, fiber_pass.depth)
+            for each in operands
+            if isinstance(each, Along)
         }
-        self.place = code.mul(own.group, code.number(turn.depth))
+        self.place = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
         """Tells whether an operand is computed inside the loop, at each depth, and so is in a register."""
@@ -259,36 +260,36 @@ class TurnCode:
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
             are added.
         """
-        code, values = self.own.code, Values()
+        code, values = self.writer.code, Values()
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
             """Returns the register of an operand at this depth."""
             if self.is_inside(operand):
                 return values[operand.number]
-            return read[operand] if isinstance(operand, Along) else self.fixed[operand]
+            return read[operand] if isinstance(operand, Along) else self.invariant[operand]
 
-        for number, operands in self.turn.nodes:
-            values[number] = self.own.computed(number, operands, list(map(value, operands)))
-        for operand, target in self.turn.stores:
+        for number, operands in self.fiber_pass.nodes:
+            values[number] = self.writer.computed(number, operands, list(map(value, operands)))
+        for operand, target in self.fiber_pass.stores:
             stored[target.a_step_later] = value(operand)
-            self.own.store(value(operand), target, code.add(self.place, depth))
+            self.writer.store(value(operand), target, code.add(self.place, depth))
         return [
-            self.added(each, total, [value(term) for term in each.terms])
-            for each, total in zip(self.turn.sums, partial, strict=True)
+            self.accumulated(each, total, [value(term) for term in each.terms])
+            for each, total in zip(self.fiber_pass.sums, partial, strict=True)
         ]
 
-    def begun(self) -> list[ir.Value]:
+    def initial_sums(self) -> list[ir.Value]:
         """Returns the accumulators before the loop: for each reduction its neutral element, in a vector."""
-        nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
+        nodes = [self.writer.net.nodes[each.number] for each in self.fiber_pass.sums]
         return [
-            neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
+            neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))
             for node in nodes
         ]
 
-    def added(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
+    def accumulated(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
         """Adds one depth to the accumulator of a reduction: by a fused multiply-add if it has two terms."""
-        code, node = self.own.code, self.own.net.nodes[sum_.number]
+        code, node = self.writer.code, self.writer.net.nodes[sum_.number]
         if len(terms) == 2:
             return code.fused(terms[0], terms[1], total)
         term = converted(code, terms[0], sum_.terms[0].dtype, node.type.dtype)
@@ -298,23 +299,23 @@ class TurnCode:
 class OperandStream:
     """Loads of an operand that differs from depth to depth of the fibers, for one group of units."""
 
-    def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
+    def __init__(self, writer: FiberCode, operand: Along, depth: int) -> None:
         """Writes the loads before the loop over the depth: the address of the operand, and of its table.
 
-        own, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
+        writer, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
         """
-        self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
-        code, stage, source = own.code, own.stage, operand.source
+        self.writer, self.operand, self.code, self.width = writer, operand, writer.code, writer.width
+        code, stage, source = writer.code, writer.stage, operand.source
         if isinstance(source, Field):
-            self.base = code.at(stage.rows.at(code, source.record, own.row), source.offset)
+            self.base = code.at(stage.rows.at(code, source.record, writer.row), source.offset)
         else:
             self.base = code.at(stage.constants, source)
         self.itemsize = np.dtype(operand.dtype).itemsize
         self.table = code.at(stage.constants, operand.offset)
         if operand.stride is None:
-            self.first = code.mul(own.group, code.number(depth))
+            self.first = code.mul(writer.group, code.number(depth))
         else:
-            start = code.read_number(self.table, own.group)
+            start = code.read_number(self.table, writer.group)
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
@@ -327,7 +328,7 @@ class OperandStream:
             return stored[operand.source]
         if operand.how == "element":
             first = code.mul(code.add(self.first, depth), code.number(self.width))
-            return self.own.stage.by_element(operand.dtype, self.base, self.table, first)
+            return self.writer.stage.by_element(operand.dtype, self.base, self.table, first)
         if operand.stride is None:
             place = code.read_number(self.table, code.add(self.first, depth))
         else:

@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 
 @dataclass(frozen=True)
-class WordsAt:
+class WordsInArray:
     """Current word (step of an inner sequence) of each row, in an array of the call.
 
     pointer: the array.
@@ -49,7 +49,7 @@ class WordsAt:
 
 
 @dataclass(frozen=True)
-class KeptAt:
+class WordsInRecords:
     """Current word (step of an inner sequence) of each row, in the records of its lane.
 
     axis: the axis of the inner sequences.
@@ -87,8 +87,8 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
     with code.goto_entry_block():
         left = code.alloca(I64)
     code.store(stage.rows.count, left)
-    some = code.icmp_signed(">", stage.rows.count, zero)
-    longest = code.select(some, call.read("inner_count", zero), zero)
+    has_rows = code.icmp_signed(">", stage.rows.count, zero)
+    longest = code.select(has_rows, call.read("inner_count", zero), zero)
     with code.loop(zero, longest) as done:
         drop_ended(call, left, done)
         is_odd = code.icmp_signed("!=", code.and_(done, code.number(1)), zero)
@@ -114,10 +114,10 @@ def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> N
         first, count = range_of(call, base, lane, loop.axis)
         code.store(code.number(0), cell)
         with code.loop(code.number(0), rows) as other:
-            _, theirs = range_of(call, base, other, loop.axis)
-            same = code.and_(code.icmp_signed("==", theirs, count), code.icmp_signed("<", other, lane))
-            ahead = code.or_(code.icmp_signed(">", theirs, count), same)
-            code.store(code.add(code.load(cell), code.zext(ahead, I64)), cell)
+            _, other_count = range_of(call, base, other, loop.axis)
+            is_tie = code.and_(code.icmp_signed("==", other_count, count), code.icmp_signed("<", other, lane))
+            is_before = code.or_(code.icmp_signed(">", other_count, count), is_tie)
+            code.store(code.add(code.load(cell), code.zext(is_before, I64)), cell)
         place = code.load(cell)
         if loop.reverse:
             first = code.sub(code.add(first, count), code.number(1))
@@ -165,8 +165,8 @@ def rows_at(
     """Addresses the `count` active rows of an inner recurrence after `done` of its steps (words)."""
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
-    outside: dict[str, WordsAt | KeptAt] = {
-        array.field.record: WordsAt(
+    outside: dict[str, WordsInArray | WordsInRecords] = {
+        array.field.record: WordsInArray(
             call.arrays[array.word],
             array.field.bytes,
             call.table["inner_first"],
@@ -177,7 +177,7 @@ def rows_at(
         if array.axis == loop.axis
     }
     if f"kept {loop.axis}" in program.strides:
-        outside[f"at {loop.axis}"] = KeptAt(call, loop.axis, done, loop.reverse)
+        outside[f"at {loop.axis}"] = WordsInRecords(call, loop.axis, done, loop.reverse)
     pointers = {**memories, "inner lane": call.pointer["inner_lane"]}
     return StageRows(pointers, program.strides, count, outside)
 

@@ -42,7 +42,7 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
     if loop.operation == "argmax":
         argmax(stage, loop, row, source)
     elif loop.leading:
-        leading(stage, loop, row, source)
+        reduce_first_axis(stage, loop, row, source)
     else:
         reduce_last_axis(stage, loop, row, source)
 
@@ -105,21 +105,21 @@ def combine_vectors(
     value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
         A register may hold several vectors side by side; each is reduced separately.
     """
-    whole, rest = divmod(size, width)
+    whole, remainder = divmod(size, width)
     total = combine_in_order(code, loop, type_, whole, value)
-    if rest:
+    if remainder:
         last = value(code.number(whole))
         total = combine(
             code,
             loop.operation,
             loop.targets[0].dtype,
             total,
-            code.keep_first(last, rest, width, neutral(code, loop.operation, type_)),
+            code.keep_first(last, remainder, width, neutral(code, loop.operation, type_)),
         )
     return total
 
 
-def vectors(
+def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
     """Makes a function that loads the source's vector at an index. stride: the bytes between vectors."""
@@ -134,7 +134,7 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
-        value = vectors(code, loop, base, width * size, width)
+        value = loader(code, loop, base, width * size, width)
         total = combine_vectors(code, loop, type_, inner, width, value)
         store_number(stage, loop, row, place, fold_vector(code, loop, total))
 
@@ -152,7 +152,7 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
     return value
 
 
-def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
     """Writes a reduction along the first axis, which combines whole vectors. source: the row's numbers."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
@@ -160,7 +160,7 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(-(-inner // width))) as block:
         base = code.at(source, code.mul(block, code.number(width * size)))
-        total = combine_in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
+        total = combine_in_order(code, loop, type_, outer, loader(code, loop, base, inner * size, width))
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
             pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
@@ -172,20 +172,20 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize
-    results, along = (inner, outer) if loop.leading else (outer, inner)
+    results, length = (inner, outer) if loop.leading else (outer, inner)
     to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
     with code.loop(code.number(0), code.number(results)) as place:
         base = code.at(source, code.mul(place, code.number(to_result)))
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
-        def turn(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
+        def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
             """Replaces the best number and its index by those at this index if the number is larger."""
-            there = code.at(base, code.mul(index, code.number(to_next)))
-            value = load_vector(code, loop.source.dtype, 1, there, size)
+            pointer = code.at(base, code.mul(index, code.number(to_next)))
+            value = load_vector(code, loop.source.dtype, 1, pointer, size)
             replaces = larger(code, value, best[0])
             return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
 
-        _, where = code.carry(0, along, [first, code.number(0)], turn)
+        _, where = code.carry(0, length, [first, code.number(0)], iteration)
         store_number(stage, loop, row, place, where)
 
 

@@ -48,13 +48,13 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, place, target.itemsize)
 
-    def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
+    def iteration(index: ir.Value, previous: list[ir.Value]) -> list[ir.Value]:
         """Computes and stores the results at an index of the scanned axis, from those before it."""
         number = code.add(first, code.mul(index, code.number(inner)))
-        total = combine(code, loop.operation, loop.targets[0].dtype, before[0], value(number))
+        total = combine(code, loop.operation, loop.targets[0].dtype, previous[0], value(number))
         put(total, number)
         return [total]
 
     initial = value(first)
     put(initial, first)
-    code.carry(1, along, [initial], turn)
+    code.carry(1, along, [initial], iteration)

@@ -40,9 +40,9 @@ class RowsOutside:
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
         """Computes the pointer to a row in the array; to a dummy row for none, and from row `count` on."""
         place = code.read_number(self.places, row)
-        somewhere = code.icmp_signed(">=", place, code.number(0))
-        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
-        return code.select(code.and_(code.icmp_signed("<", row, count), somewhere), there, self.nowhere)
+        has_place = code.icmp_signed(">=", place, code.number(0))
+        pointer = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.and_(code.icmp_signed("<", row, count), has_place), pointer, self.nowhere)
 
 
 @dataclass(frozen=True)

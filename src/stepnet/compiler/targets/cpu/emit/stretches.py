@@ -36,7 +36,7 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
     with code.loop_while(lambda: code.icmp_signed("<", code.load(first_cell), steps)):
         first = code.load(first_cell)
         code.store(code.add(first, code.number(1)), stop_cell)
-        with code.loop_while(lambda: goes_on(call, code.load(stop_cell), steps)):
+        with code.loop_while(lambda: extends_stretch(call, code.load(stop_cell), steps)):
             code.store(code.add(code.load(stop_cell), code.number(1)), stop_cell)
         stop, now, following = code.load(stop_cell), code.load(now_cell), code.load(next_cell)
         begin_later(call, first, now)
@@ -52,7 +52,7 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
         code.store(stop, first_cell)
 
 
-def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
+def extends_stretch(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
     """Tests whether `step` has the rows of the step before it and begins no sequence: both can run together.
 
     steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
@@ -60,10 +60,10 @@ def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
     """
     code = call.code
     before = call.read("step_rows", code.sub(step, code.number(1)))
-    same = code.icmp_signed("==", call.read("step_rows", step), before)
-    none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
+    has_same_rows = code.icmp_signed("==", call.read("step_rows", step), before)
+    begins_none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
     inside = code.and_(code.icmp_signed("<", step, steps), code.not_(call.ends_early))
-    return code.and_(inside, code.and_(same, none))
+    return code.and_(inside, code.and_(has_same_rows, begins_none))
 
 
 def write_stretch(

@@ -71,7 +71,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
         code.store(code.number(1), fresh_cell)
     sequence = call.read("current", lane)
     left = code.sub(call.read("left", lane), code.number(1))
-    where = place(call, sequence, left)
+    where = array_row(call, sequence, left)
     code.write_number(where, table["where"], row)
     code.write_number(sequence, table["owner"], row)
     ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
@@ -86,7 +86,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
     code.write_number(left, table["left"], lane)
 
 
-def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
+def array_row(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Computes the row of a sequence's step in the user's arrays. left: the number of steps after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))

@@ -43,7 +43,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     counts, whole = tiled.row_counts()
     size = code.number(tiled.group)
     groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
-    from_last = there_and_back(code) if tiling.is_large else None
+    from_last = alternating_flag(code) if tiling.is_large else None
     with code.loop(code.number(0), groups) as place:
         if from_last is not None:
             back = code.sub(code.sub(groups, code.number(1)), place)
@@ -53,7 +53,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         tiled.emit(counts, whole, begin, end)
 
 
-def there_and_back(code: Code) -> ir.Value:
+def alternating_flag(code: Code) -> ir.Value:
     """Writes a flag that alternates each time this code runs in a call: false, true, false, ..."""
     with code.goto_entry_block():
         turned = code.alloca(I1)
@@ -173,7 +173,7 @@ class Tiled:
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
-                        self.keep(tile, row, block)
+                        self.store_sums(tile, row, block)
                     else:
                         self.unit.epilogues(self.unit.tile(tile, row, block))
             if self.shared:
@@ -192,10 +192,10 @@ class Tiled:
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
-    def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
+    def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """Writes the products of a tile, and stores of their sums, which a shared epilogue reads."""
         if tile.turns == 1:
-            self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
+            self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
         code = self.code
         with code.loop(code.number(0), code.number(tile.turns)) as turn:
@@ -203,9 +203,9 @@ class Tiled:
             for product in self.unit.loop.products:
                 own = product.ports[: len(product.ports) // tile.turns]
                 bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
-                self.put(cells, own, code.at(self.sums, bytes_))
+                self.store_ports(cells, own, code.at(self.sums, bytes_))
 
-    def put(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
+    def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
         """Writes stores of some sums of a tile. ports: their nodes. sums: the memory for the first cell."""
         order = list(self.ports)
         for number, cell in enumerate(cells):

@@ -47,15 +47,15 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
         cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
-    some = code.icmp_signed(">", count, code.number(0))
-    last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+    has_words = code.icmp_signed(">", count, code.number(0))
+    last = code.select(has_words, code.sub(count, code.number(1)), code.number(0))
     total = value(last if loop.how == "last" else code.number(0))
     if loop.how in COMBINE:
         total = combine_words(stage, loop, total, value)
     if loop.how == "mean":
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
-    total = code.select(some, total, code.splat(total.type, 0))
+    total = code.select(has_words, total, code.splat(total.type, 0))
     for place, part in enumerate(split_vector(code, total, abreast)):
         for target in loop.targets:
             units.store(part, target, code.number(0), code.add(block, code.number(place)))

@@ -35,16 +35,16 @@ NEAR_BYTES = 32 * 1024
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units."""
     width = group_width(work.fibers, work.units, stage.width)
-    turns = tuple(
-        turn(stage, work, level, depth, width if place == 0 else 0)
+    passes = tuple(
+        lower_pass(stage, work, level, depth, width if place == 0 else 0)
         for level in sorted({level for level in work.level.values() if level % 2})
         for place, depth in enumerate(depths(stage, work, level))
     )
     last = max(work.level.values())
-    units = () if last % 2 else on_units(stage, work, last, width)
+    units = () if last % 2 else unit_nodes(stage, work, last, width)
     of_units = [number for number in work.members if not work.is_deep(number)]
-    whole = FiberLoop(work.units, width, turns, units, stores(stage, of_units))
-    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_only_fibers else whole
+    whole = FiberLoop(work.units, width, passes, units, stores(stage, of_units))
+    return in_tiles(stage, whole) if len(passes) == 1 and whole.reads_only_fibers else whole
 
 
 def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
@@ -53,12 +53,12 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
     steps before the next tile begins.
     """
-    (turn,) = loop.turns
-    bytes_ = sum(loop.width * target.itemsize for _, target in turn.stores)
-    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else turn.depth
-    if tile >= turn.depth:
+    (only_pass,) = loop.turns
+    bytes_ = sum(loop.width * target.itemsize for _, target in only_pass.stores)
+    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else only_pass.depth
+    if tile >= only_pass.depth:
         return loop
-    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in turn.sums]
+    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in only_pass.sums]
     return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
@@ -80,7 +80,7 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
-def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
+def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
     """Lowers the work of a level (a position in the order of work) on fibers of one depth (length) to one
     pass.
 
@@ -101,7 +101,7 @@ def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: i
         if depth_of(work, number) == depth
     )
     first_computed = [number for number in computed if work.level[number] == level]
-    units = on_units(stage, work, level - 1, width) if width else ()
+    units = unit_nodes(stage, work, level - 1, width) if width else ()
     return FiberPass(depth, units, nodes, sums, stores(stage, first_computed))
 
 
@@ -121,7 +121,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
     return FiberSum(number, (deep_operand(stage, work, operand, number, level, group),))
 
 
-def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
+def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
     """Lists the elementwise nodes on units of a level, each with its operands, of `width` elements."""
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
@@ -175,7 +175,7 @@ def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group
     if np.all(places == places[0]):
         return stage.field_operand(source, places[0], dtype, group)
     return along(
-        stage, source, in_groups(places, group), dtype, whole=not source.is_outside, size=source.size
+        stage, source, in_groups(places, group), dtype, slack=not source.is_outside, size=source.size
     )
 
 
@@ -198,16 +198,16 @@ def constants_along(
 
 
 def along(
-    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
+    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, slack: bool = True, size: int = 0
 ) -> Along:
     """Makes an operand of work on fibers that differs from depth to depth, with its table of positions.
 
     source: the field of the values, or the offset of an array among the constants.
     places: the position of each element, [group of units, depth, unit of the group].
-    whole: whether a vector may extend past the last of the `size` elements.
+    slack: whether a vector may extend past the last of the `size` elements.
     """
     first, width = places[:, :, 0], int(places.shape[2])
-    fits = whole or first.max() + width <= size
+    fits = slack or first.max() + width <= size
     if np.all(places == first[:, :, None]):
         how = "spread"
     elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(places[-1]):

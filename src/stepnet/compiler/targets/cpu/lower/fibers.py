@@ -220,8 +220,8 @@ class FiberWork:
             and self.level[user] == self.level[number]
             and self.net.nodes[user].operation == "sum"
             and node.operation == "multiply"
-            and is_of_its_dtype(self.net.nodes[user], node)
-            and all(is_of_its_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
+            and has_operand_dtype(self.net.nodes[user], node)
+            and all(has_operand_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
         )
 
 
@@ -247,6 +247,6 @@ def work_on_fibers(
     return {number: work for work in works for number in work.members}
 
 
-def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Tells whether a floating-point node and its operand `read` have one dtype, as fusing them requires."""
-    return node.type.is_float and node.type.dtype == read.type.dtype
+def has_operand_dtype(node: Node, operand: Node) -> bool:
+    """Tells whether a floating-point node and its operand have one dtype, as fusing them requires."""
+    return node.type.is_float and node.type.dtype == operand.type.dtype

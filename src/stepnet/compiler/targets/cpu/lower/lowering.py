@@ -125,7 +125,7 @@ def result_copies(stage: StageLowering) -> list[Loop]:
 # ---- words
 
 
-def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+def fused_nodes(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
     """Lists the pointwise nodes that are fused into reduction `number`, each with its operands, in order."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
@@ -138,14 +138,14 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
     """Lowers a reduction of all features of a word (inner step) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
-    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
+    nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], read, number)
     return FoldLoop(node.operation, read.size, nodes, source, stage.targets(number))
 
 
 def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
     """Lowers a reduction over each row's words (inner steps) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
-    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
+    nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
     how: str = node.attributes["how"]
     return WordsReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
@@ -226,12 +226,12 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
         start = int(places[0]) if len(places) else 0
         if np.array_equal(places, start + np.arange(len(places))):
             whole = len(places) == stage.net.type_of(root).size
-            return of_step(source if whole else source.part(start, type_.size), axis)
+            return current_word_field(source if whole else source.part(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
     stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
-    return of_step(copied, axis)
+    return current_word_field(copied, axis)
 
 
-def of_step(field: Field, axis: str) -> Field:
+def current_word_field(field: Field, axis: str) -> Field:
     """Makes the field of each row's current word (inner step) from the field of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

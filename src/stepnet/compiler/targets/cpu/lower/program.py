@@ -159,11 +159,11 @@ class Lowering:
         ):
             for number in numbers:
                 word = self.word(kind)
-                is_stored_by_loop = number in self.late or self.is_picked(number)
+                is_stored_by_loop = number in self.late or self.is_loop_output(number)
                 field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
                 self.results.append(StepResult(kind, word, number, field_))
 
-    def is_picked(self, number: int) -> bool:
+    def is_loop_output(self, number: int) -> bool:
         """Tells whether a node of the outer net is an output of the recurrence, with a value per step."""
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
@@ -217,7 +217,7 @@ class Lowering:
         self.words_outside.append(Words(axis, self.word(kind), type_, padded))
         self.sources[number] = self.words_outside[-1].field
 
-    def of_sequence(self, number: int) -> RowSource:
+    def sequence_source(self, number: int) -> RowSource:
         """Returns the source of a node's value per sequence: an array of the call, or a field of a record."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
@@ -225,12 +225,12 @@ class Lowering:
             return RowSource(self.row_words[number], None, bytes_)
         return RowSource(-1, self.sequence_fields[number], bytes_)
 
-    def beginning(self, number: int) -> RowSource:
+    def initial_source(self, number: int) -> RowSource:
         """Returns the source of a memory's initial value: zeros, an array of the call, or a field."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return RowSource(-1, None, type_.size * type_.itemsize)
-        return self.of_sequence(number)
+        return self.sequence_source(number)
 
     def lower_sequence(self) -> RowWork | None:
         """Lowers the work done once per sequence, before its first step, to loops; None if there is none."""
@@ -275,7 +275,7 @@ class Lowering:
                 and self.net.type_of(node.inputs[0]).extent != CONST
             ):
                 self.sources[number] = self.records.field("block", node.type)
-                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+                copies.append((self.sequence_source(node.inputs[0]), self.sources[number]))
         return copies
 
     # ---- stages
@@ -341,18 +341,18 @@ class Lowering:
             final = -1 if slot is None else self.word("final")
             if slot is not None:
                 self.final_words[slot.number] = final
-            self.memory_fields.append((self.beginning(first), final, now))
+            self.memory_fields.append((self.initial_source(first), final, now))
         for number in range(len(self.net.nodes)):
-            if self.is_picked(number):
-                of: int = self.net.nodes[number].attributes["of"]
-                wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
+            if self.is_loop_output(number):
+                output: int = self.net.nodes[number].attributes["of"]
+                wanted.setdefault(recur.outputs[output], []).extend(self.output_fields(number))
         for number, operand in zip(body.inputs, operands, strict=True):
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
                 static, copy = place_static(self.plan, number, self.records, self.constants, self.width)
                 sources[number] = static
-                self.static_fields.append((self.of_sequence(operand), static, copy))
+                self.static_fields.append((self.sequence_source(operand), static, copy))
         index = None
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
@@ -389,7 +389,7 @@ class Lowering:
         for result in self.results:
             number = result.number
             if result.field is not None:
-                if not self.is_picked(number):
+                if not self.is_loop_output(number):
                     wanted.setdefault(number, []).append(result.field)
                 continue
             if number not in sources and number not in wanted:

@@ -96,17 +96,17 @@ class Segments:
             numbers.append(latest if is_open else 0)
         return numbers, begins
 
-    def of(self, place: int) -> int:
+    def segment_of(self, phase: int) -> int:
         """Returns the segment of a phase; 0 for a phase that runs for all rows at once."""
-        return self.numbers[0][place]
+        return self.numbers[0][phase]
 
-    def begins(self, place: int) -> bool:
+    def begins(self, phase: int) -> bool:
         """Tells whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
-        return place in self.numbers[1]
+        return phase in self.numbers[1]
 
-    def are_separated(self, one: int, other: int) -> bool:
+    def are_separated(self, first: int, second: int) -> bool:
         """Tells whether two phases are in different segments, so that other lanes run between them."""
-        return self.of(one) != self.of(other)
+        return self.segment_of(first) != self.segment_of(second)
 
 
 def lane_by_lane(
@@ -121,7 +121,7 @@ def lane_by_lane(
         inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
         steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
         by_axis = [(axis_of(loop), loop) for step in steps for loop in step]
-        if segments.of(place) and not segments.begins(place):
+        if segments.segment_of(place) and not segments.begins(place):
             assert not inner
             work += by_axis
             continue

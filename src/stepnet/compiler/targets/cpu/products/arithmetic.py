@@ -187,16 +187,16 @@ WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad,
 # ---- packing of rows ---------------------------------------------------------------------------------------
 
 
-def pack_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
+def pack_words(code: Code, kind: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
     """Packs the elements of two rows into words of bfloat16; with one term per word, returns the row itself.
 
     values: the elements of `terms` rows.
     is_left: whether the words are those of a left operand. Rows of int8 are not packed by this function.
     """
-    if row.terms == 1:
+    if kind.terms == 1:
         return values[0]
     low, high = (rounded_bfloat16(code, value) for value in values)
-    if is_left and row.stored == F32:
+    if is_left and kind.stored == F32:
         return alternating(code, widened_bfloat16(code, high), widened_bfloat16(code, low))
     low, high = (code.zext(half, like(half, I32)) for half in (low, high))
     return code.or_(low, code.shl(high, code.splat(high.type, 16)))
@@ -218,20 +218,20 @@ NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512
 # ---- left sides --------------------------------------------------------------------------------------------
 
 
-def left_layout(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
+def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
     """Converts a vector of a left operand to the form in which it is stored in memory.
 
     values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
     """
-    if row is PAIRS:
+    if kind is PAIRS:
         name = NARROW.get(32 * width_of(values))
         half = ir.VectorType(I16, width_of(values))
         values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
-    elif row.stored == F32:
+    elif kind.stored == F32:
         values = widened_bfloat16(code, rounded_bfloat16(code, values))
-    elif row.stored != I32:
-        values = code.trunc(values, ir.VectorType(row.stored, width_of(values)))
-    if row.order == tuple(range(row.terms)):
+    elif kind.stored != I32:
+        values = code.trunc(values, ir.VectorType(kind.stored, width_of(values)))
+    if kind.order == tuple(range(kind.terms)):
         return values
-    places = [first + place for first in range(0, width_of(values), row.terms) for place in row.order]
+    places = [first + place for first in range(0, width_of(values), kind.terms) for place in kind.order]
     return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(places)), places))

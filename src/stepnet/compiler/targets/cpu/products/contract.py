@@ -125,11 +125,11 @@ def contract(
     places: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
     """
-    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     sizes = left.shape[-1], right.shape[-1]
-    if places is not None and (left.ndim > 2 or not same):
+    if places is not None and (left.ndim > 2 or not have_same_dtype):
         left, right, places = left[places], right[places], None
-    if not same or not all(sizes):
+    if not have_same_dtype or not all(sizes):
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
     if places is None:
@@ -142,9 +142,9 @@ def contract(
 
 def can_be_kept(left: Array, right: Array) -> bool:
     """Tells whether a `Contract` can be prepared for these operands: C-contiguous matrices of one dtype."""
-    same = left.dtype == right.dtype and left.dtype.name in DTYPES
-    flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
-    return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
+    have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
+    are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
+    return have_same_dtype and are_matrices and left.flags.c_contiguous and right.flags.c_contiguous
 
 
 class Contract:
@@ -169,10 +169,10 @@ class Contract:
         count = threads() if len(places) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
-        self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
+        self.words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
         self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
 
-    def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
+    def thread_words(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """Makes the arguments of a thread, and allocates its packed memory.
 
         groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).

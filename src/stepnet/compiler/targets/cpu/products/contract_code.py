@@ -68,10 +68,10 @@ class ContractCode:
         with code.loop(self.word("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             words = self.quotient(count, kind.terms)
-            whole = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
+            padded = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
             for side in (left, right):
-                self.pack(side, first, count, words, whole)
-            self.multiply(whole)
+                self.pack(side, first, count, words, padded)
+            self.multiply(padded)
         code.ret(code.number(0))
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
@@ -81,12 +81,12 @@ class ContractCode:
     # ---- packing
 
     def pack(
-        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
+        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, padded: ir.Value
     ) -> None:
         """Writes code that packs rows of one operand for the microkernel, which reads them in order.
 
         first, count: the first row, as a place in the list of rows, and the number of rows.
-        words, whole: the number of packed words, and that up to which further words are zeros.
+        words, padded: the number of packed words, and that up to which further words are zeros.
         """
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
@@ -111,7 +111,7 @@ class ContractCode:
                 bytes_ = code.number(side.word_bytes // side.columns)
                 within = code.mul(code.srem(column, width), bytes_)
                 code.write(self.encoded(side, rows, column, 1), code.at(packed(full, word), within), itemsize)
-        with code.loop(words, whole) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
+        with code.loop(words, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
             code.zero_bytes(packed(number, word), side.word_bytes)
 
     def rows(

@@ -84,9 +84,9 @@ def accumulate(
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    turn = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
-    flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
-    return turn.by_place(flat)
+    iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
+    flat = code.carry(0, inner, iteration.flat(begun), partial(iteration.summed, step), step=step, runs=True)
+    return iteration.by_place(flat)
 
 
 @dataclass(frozen=True)
