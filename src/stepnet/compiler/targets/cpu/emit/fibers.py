@@ -69,7 +69,7 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units of a row: tiled over the depth, fused, or one by one."""
+    """Writes steps of the work on fibers for a group of units of a row: tiled, fused, or one by one."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -138,9 +138,9 @@ class FiberCode:
         self.write_pass(self.loop.turns[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """Writes everything of a step after its first pass over the fibers.
+        """Writes everything of a step after its first pass over the fibers (elements summed for a unit).
 
-        following: the next step, whose first pass is fused with the last pass of this step.
+        following: the next step, whose first pass is fused with the last pass of this step; None for none.
         """
         for fiber_pass in self.loop.turns[1:]:
             self.units(fiber_pass.units)
@@ -149,9 +149,9 @@ class FiberCode:
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """Writes depths `first` to `stop` - 1 of a step with one pass; after the last tile, also the rest.
+        """Writes depths `first` to `stop` - 1 of the only pass over the fibers (elements summed for a unit).
 
-        The sums so far are kept in memory between tiles.
+        The sums so far are kept in memory between tiles; after the last tile the rest of the step follows.
         """
         code, (only_pass,), partial = self.code, self.loop.turns, self.loop.partial
         self.units(only_pass.units)
@@ -163,7 +163,7 @@ class FiberCode:
         ]
 
         def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at depth `first` + `ahead`; returns the sums after it."""
+            """Writes the work on the elements at depth `first` + `ahead`; returns the sums after it."""
             return pass_code.at_depth(code.add(first, ahead), sums, {})
 
         sums = code.carry(0, code.sub(stop, first), initial, at_depth, runs=True)
@@ -174,7 +174,7 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the elementwise work on units and the stores after the last pass over the fibers."""
+        """Writes the elementwise work on units, and the stores, after the last pass over the fibers."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
@@ -200,7 +200,7 @@ class FiberCode:
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one pass: a loop over the depth of the fibers. It adds the sums to `values`.
+        """Writes one pass over the fibers: a loop over their depth (length). It adds the sums to `values`.
 
         following: the next step, whose first pass is fused with this one; None for none.
         """
@@ -210,7 +210,7 @@ class FiberCode:
             pass_codes.append(PassCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at one depth, for all fused passes; returns their sums after it."""
+            """Writes the work on the elements at a depth, of all fused passes; returns the sums after it."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for pass_code in pass_codes:
                 accumulators = partial[len(sums) : len(sums) + len(pass_code.fiber_pass.sums)]
@@ -227,7 +227,8 @@ class PassCode:
     """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes the loads before the loop over the depth: operands that are the same at every depth.
+        """Writes the loads before the loop over the depth of fibers: operands that are the same at each
+        depth.
 
         writer: the writer of the step, for one group of units.
         """
@@ -254,7 +255,7 @@ class PassCode:
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """Writes the elementwise work and the stores of one depth; returns the accumulators after it.
+        """Writes the work and the stores of the elements at one depth; returns the accumulators after it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
@@ -264,7 +265,7 @@ class PassCode:
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand at this depth."""
+            """Returns the register of an operand of the pass at this depth."""
             if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.invariant[operand]

@@ -102,8 +102,7 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 
 
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes code that sorts the rows of a step by their number of words (steps of inner sequences), most
-    first.
+    """Writes code that sorts a step's rows by their number of words (steps of inner sequences), most first.
 
     It stores each row's lane, first word to run and number of words. base: the first row in the block.
     """

@@ -85,7 +85,7 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Adds the tables of the kinds of tiles to the module; allocates memory for sums on the stack."""
+        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums."""
         shapes, grain, vector_bytes = tiling.shapes, tiling.grain, tiling.vector_bytes
         self.unit, self.code, self.shapes = unit, unit.code, shapes
         self.group = lcm(*(shape.units for shape in shapes))
@@ -193,7 +193,7 @@ class Tiled:
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes the products of a tile, and stores of their sums, which a shared epilogue reads."""
+        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums."""
         if tile.turns == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
             return

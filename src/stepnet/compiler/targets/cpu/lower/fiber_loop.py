@@ -81,8 +81,7 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 
 
 def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers the work of a level (a position in the order of work) on fibers of one depth (length) to one
-    pass.
+    """Lowers the work on fibers of one level (position in the order of work) and depth (length) to one pass.
 
     width: the number of units of a group, if the pass begins with the work on units of the level below; 0 if
         an earlier pass does that.

@@ -90,5 +90,5 @@ def into_fibers(constants: Constants, storage: FiberStorage, target: Field, widt
 
 
 def caller_field(size: int, dtype: str) -> Field:
-    """Makes the field of a value in the caller's array, which has its elements in C order."""
+    """Makes the field of a value in the caller's array, in C order, to be copied from or to there."""
     return Field("caller", 0, size, dtype)

@@ -51,8 +51,7 @@ def side(
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """Assigns fields to an encoded left operand of products and to its scales (None if the encoding has
-    none).
+    """Assigns fields to an encoded left operand of products and to its scales (None without scales).
 
     It is encoded before the current phase, once for all products that read it. operand: its node.
     """

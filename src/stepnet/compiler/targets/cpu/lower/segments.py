@@ -97,15 +97,15 @@ class Segments:
         return numbers, begins
 
     def segment_of(self, phase: int) -> int:
-        """Returns the segment of a phase; 0 for a phase that runs for all rows at once."""
+        """Returns the segment (a run of phases, done lane by lane) of a phase; 0 if it runs for all rows."""
         return self.numbers[0][phase]
 
     def begins(self, phase: int) -> bool:
-        """Tells whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
+        """Tells whether a phase begins a segment: its work on rows comes first, for all rows at once."""
         return phase in self.numbers[1]
 
     def are_separated(self, first: int, second: int) -> bool:
-        """Tells whether two phases are in different segments, so that other lanes run between them."""
+        """Tells whether two phases are in different segments: then other lanes run between them."""
         return self.segment_of(first) != self.segment_of(second)
 
 

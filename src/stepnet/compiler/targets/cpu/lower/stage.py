@@ -252,7 +252,7 @@ class StageLowering:
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the reference to a constant node of this stage's net, for an entry of the constants."""
+        """Returns the reference to a constant node of this stage's net by which its value is packed later."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
