@@ -85,8 +85,7 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile; returns its cells (row and unit block) with their
-        accumulators.
+        """Writes the products of one register tile; returns its cells (row, unit block), with their sums.
 
         row, block: the first row and the first unit block of the tile.
         turn: if given, only this turn's gates (products per unit) are computed, under the first of `ports`.

@@ -114,8 +114,8 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """Writes the code for a block of `steps` steps from step `start` on: the stages, and the copies around
-    them.
+    """Writes the code for a block of `steps` steps from step `start` on: all stages, and the copies to and
+    from it.
 
     now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
     """
@@ -156,8 +156,8 @@ def pause_or_leave_out(call: CallCode, start_ticks: ir.Value, deadline: ir.Value
 def return_between_blocks(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
 
-    A call that pauses records where `run` resumes: at step `stop`, with the memories that the stack slot
-    `now_cell` points to.
+    A call that pauses records where `run` resumes: at step `stop`, with the memories that `now_cell`, a stack
+    slot, points to.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
@@ -179,8 +179,8 @@ def record_resumption(call: CallCode, step: ir.Value, now_cell: ir.Value) -> Non
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
     """Writes a wait, if layers run at once, until the layer below has computed the steps before `stop`.
 
-    If that layer pauses, `run` returns; it resumes at step `start` with the memories that the stack slot
-    `now_cell` points to.
+    If that layer pauses, `run` returns, to resume at step `start`. now_cell: the stack slot of the pointer to
+    the current memories.
     """
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):

@@ -127,8 +127,7 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 
 
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Writes code that finds where the outputs of a row of the block are stored; returns that output row's
-    index.
+    """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
 
     It is the next free one, whose sequence and step are recorded; or, if only last steps are wanted, the
     index of the sequence. left: the number of steps of the sequence after this one.

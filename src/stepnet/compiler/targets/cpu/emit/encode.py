@@ -84,8 +84,7 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """Writes code that finds the largest magnitudes in a row's full blocks, for the int8 scale of the
-        row.
+        """Writes code that finds the largest magnitudes in a row's full blocks, for the row's int8 scale.
 
         Returns a vector with the largest magnitude at each vector element, as the bits of a float32.
         """
@@ -136,8 +135,7 @@ class EncodeCode:
             next_block += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
-        """Computes int8 codes: values times `inverse`, rounded to int32, plus a shift that makes them
-        unsigned.
+        """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift to unsigned numbers.
 
         Without `inverse` (bfloat16) it returns the values unchanged.
         """

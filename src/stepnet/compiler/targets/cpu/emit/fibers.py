@@ -227,8 +227,7 @@ class PassCode:
     """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes the loads before the loop over the depth of fibers: operands that are the same at each
-        depth.
+        """Writes the loads before the loop over the depth of fibers: operands that all depths share.
 
         writer: the writer of the step, for one group of units.
         """

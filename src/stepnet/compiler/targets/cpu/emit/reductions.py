@@ -79,8 +79,7 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order, in a loop; returns the neutral element for
-    none.
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; gives the neutral element for none.
 
     value: writes the load of the vector, of type `type_`, at an index.
     """

@@ -53,8 +53,8 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
     """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
 
-    The step is that of the lane's sequence, or the first of its next sequence; the slot `fresh_cell` then
-    becomes 1.
+    The step is that of the lane's sequence, or the first of its next one; the slot `fresh_cell` is then set
+    to 1.
     """
     code, table = call.code, call.table
     minus = code.number(-1)

@@ -170,8 +170,7 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix between the caller's order and that of fibers (elements summed for a
-    unit).
+    """Writes a copy of a row's matrix between the caller's order and fibers (elements summed for a unit).
 
     records: the pointers to both, by record: the field's and "caller".
     """

@@ -54,7 +54,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
 
 
 def alternating_flag(code: Code) -> ir.Value:
-    """Writes a flag that alternates each time this code runs in a call: false, true, false, ..."""
+    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate by it."""
     with code.goto_entry_block():
         turned = code.alloca(I1)
         code.store(ir.Constant(I1, 0), turned)

@@ -27,7 +27,7 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
-    """Writes the reduction of all words (steps of an inner sequence) of a row, by several unit blocks."""
+    """Writes the reduction of all words (steps of an inner sequence) of a row to one value per row."""
     code, blocks = stage.code, -(-loop.size // stage.width)
     whole = blocks // ABREAST * ABREAST
     if whole:

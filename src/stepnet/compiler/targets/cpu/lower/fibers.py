@@ -32,8 +32,7 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses how many units are computed as a group: whole vectors that divide the units evenly, but for
-    padding.
+    """Chooses how many units are computed as a group: whole vectors that divide the units, but for padding.
 
     A width is preferred for which the units of each group read one element of a value, or contiguous
     elements. Units of different heads do not. width: the number of elements of a vector.

@@ -303,8 +303,7 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Tells whether a step's first pass over the fibers may be fused with the last pass of the step
-        before.
+        """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
 
         It may if it stores nothing, and reads only memories that passes store.
         """

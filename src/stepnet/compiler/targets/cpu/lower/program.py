@@ -146,7 +146,10 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """Returns the bytes of a dummy row, which lanes without a row in an array use. strides: by record."""
+        """Returns the bytes of a dummy row, which lanes without a row in an array read and write.
+
+        strides: the bytes from row to row of each record.
+        """
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
@@ -204,8 +207,7 @@ class Lowering:
         return inputs
 
     def place_words(self, number: int, kind: str) -> None:
-        """Assigns an array to an input with a value per word (step of an inner sequence), which is read in
-        place.
+        """Assigns an array to an input with a value per word (step of an inner sequence), read in place.
 
         kind: the kind of the array, "inputs" or "statics".
         """

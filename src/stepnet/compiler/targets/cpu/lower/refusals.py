@@ -13,8 +13,7 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan has no machine code: its first unsupported operation. None if all have
-    code.
+    """Returns the reason why a plan has no machine code, its first unsupported operation; None if it has.
 
     Reductions over steps, and totals, run in NumPy and are not checked.
     """

@@ -161,8 +161,7 @@ class StageLowering:
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """Lists operands of a concatenation that are stored directly into its field, each with its offset in
-        it.
+        """Lists operands of a concatenation that are stored directly into its field, with their offsets.
 
         These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
         """
@@ -274,8 +273,7 @@ class StageLowering:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field in which a node's elements are contiguous, and the index of the first; copies if
-        needed.
+        """Returns a field in which a node's elements are contiguous, and the index of the first; may copy.
 
         by_number: whether they are read one by one, not in vectors that may extend past the last.
         """

@@ -62,7 +62,7 @@ class Tiling:
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """Estimates the cost of `rows` rows, in rows of the largest tile, without reads from far memory."""
+        """Estimates the time of `rows` rows, as a number of rows of the largest tile, by tiles' cycles."""
         cycles = [computing(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         return total / cycles[0] * self.shapes[0].rows

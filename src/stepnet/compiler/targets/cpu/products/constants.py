@@ -194,8 +194,7 @@ class Scaled:
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a parameter [k, n] in int8, as 32-bit words [lines, n]: initial sums, scales, then packed
-    integers.
+    """Encodes a parameter [k, n] in int8, as 32-bit words [lines, n]: initial sums, scales, packed integers.
 
     shift: the number that is added to the integers of left operands; the initial sums correct for it.
     """

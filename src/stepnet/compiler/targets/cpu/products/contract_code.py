@@ -60,7 +60,7 @@ class ContractCode:
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function: for each block of rows, both operands are packed and multiplied."""
+        """Writes the function's body: for each block of rows, packs both operands and adds their product."""
         code, sizes, kind = self.code, self.sizes, self.kind
         left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
@@ -148,8 +148,8 @@ class ContractCode:
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Writes code that adds the product of the packed operands to the total: in wide tiles, then unit by
-        unit.
+        """Writes code that adds the product of the packed operands to the total: by wide tiles, then by
+        units.
 
         inner: the number of packed words of k (the rows).
         """

@@ -119,8 +119,7 @@ class Packings:
 
 
 def words_of(inner: int, weights: str | None) -> int:
-    """Returns the number of packed words for `inner` values of k: elements without encoding, else words of 32
-    bits.
+    """Returns the number of packed words for `inner` values of k: elements, or words of 32 bits if encoded.
 
     >>> words_of(5, "bfloat16"), words_of(5, None)
     (3, 5)

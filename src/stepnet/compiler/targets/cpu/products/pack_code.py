@@ -102,8 +102,7 @@ class PackCode:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """Loads and encodes the word that begins at an address, for one column or a vector of columns (by
-        `type_`).
+        """Loads and encodes the word at an address, for one column or a vector of columns (by `type_`).
 
         Elements beyond the last k are 0.
         """
