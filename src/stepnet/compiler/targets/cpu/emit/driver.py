@@ -92,7 +92,7 @@ def write_call(call: CallCode) -> None:
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
     """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
 
-    It returns from `run` if none is left, or if the output buffer has no room for the block.
+    It returns from `run` if no sequence is left, or if the output buffer has no room for the block.
 
     start: the first step of the block.
     now_cell: the stack slot of the pointer to the current memories.

@@ -161,7 +161,11 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> StageRows:
-    """Addresses the `count` active rows of an inner recurrence after `done` of its steps (words)."""
+    """Addresses the active rows of an inner recurrence after `done` of its steps, for the next one.
+
+    count: the number of active rows.
+    memories: the pointers to the memories before and after the step, by record.
+    """
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
     outside: dict[str, WordsInArray | WordsInRecords] = {

@@ -19,8 +19,9 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """Writes the loops that one lane completes before the next: over its row, or over the row's words (steps
-    of an inner sequence). base: the step's first row in the block of steps.
+    """Writes the loops that one lane completes before the next: over its row, or over the row's words.
+
+    A word is a step of an inner sequence. base: the step's first row in the block of steps.
     """
     with stage.own_rows() as lane:
         lane_stage = replace(
@@ -43,6 +44,8 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 
 def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
     """Addresses the words (steps of an inner sequence) of a lane's row along an axis, as the rows of a stage.
+
+    row, name: the addresses of the lane's row, and the axis.
     base: the step's first row in the block of steps.
     """
     code, program = call.code, call.program

@@ -79,7 +79,7 @@ class AddressedRows(Protocol):
     """Rows whose addresses are not given by a base and a stride, such as rows of a user's array."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of a stage. count: the number of rows; later ones get a dummy row."""
+        """Computes the pointer to a row of a stage. count: the number of rows of the stage."""
         ...
 
 

@@ -63,7 +63,7 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
-    """Lists the distinct depths (lengths) of the fibers that the nodes of a level compute or reduce."""
+    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level, each for one pass."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
@@ -121,7 +121,10 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units of a level, each with its operands, of `width` elements."""
+    """Lists the elementwise nodes on units of a level (position in the order of work), with their operands.
+
+    width: the number of elements of an operand.
+    """
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
         for number in work.nodes_at(level)

@@ -162,7 +162,11 @@ class FiberWork:
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Marks a node on fibers, with its operands, to be recomputed on a level, if that is cheap."""
+        """Marks a node on fibers (elements summed for a unit), with its operands, to be recomputed on a
+        level.
+
+        This is done only if it is cheap; the value then need not be stored and loaded again.
+        """
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
         if level % 2 and self.cost(number) <= CHEAP:
