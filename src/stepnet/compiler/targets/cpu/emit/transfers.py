@@ -155,7 +155,10 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of a lane. sequence: the one that ends; below 0 for none."""
+    """Writes stores of a lane's final memories, from the buffer `following`, to the caller's arrays.
+
+    sequence: the sequence that ends; below 0 for none, and then nothing is stored.
+    """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         records = records_of(call, lane, following)

@@ -274,7 +274,7 @@ class FiberPass:
 
     @property
     def fields(self) -> set[Field]:
-        """The fields that the pass reads."""
+        """The fields (places of values in records) that the pass reads: they decide if steps can be fused."""
         read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
@@ -340,7 +340,7 @@ class LaneLoop:
     work: tuple[tuple[str, Loop], ...]
 
     def __bool__(self) -> bool:
-        """Tells whether there is any work."""
+        """Tells whether there is any work to do lane by lane."""
         return bool(self.work)
 
 
