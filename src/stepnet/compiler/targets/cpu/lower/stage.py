@@ -229,8 +229,7 @@ class StageLowering:
         return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
-        """Returns the node that a chain of views and expansions shows, and each element's flat index in it.
-        """
+        """Returns the node that a chain of views and expansions shows, and each element's index in it."""
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number)
         node = self.net.nodes[root]
