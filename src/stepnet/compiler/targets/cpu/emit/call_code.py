@@ -1,4 +1,4 @@
-"""The context in which the code of a whole call is written: its program, argument words and threads."""
+"""The context for writing the machine code of a whole call: its loops, its arguments and its threads."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,9 +16,10 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks
 
 
 class CallCode:
-    """Function `run(words)` under construction, with the registers that all parts of its code read."""
+    """Function `run(words)` under construction, which runs a call, with the registers that its code reads."""
 
     def __init__(self, code: Code, program: CallLoops) -> None:
+        """Writes the start of `run`: loads of its arguments (`words`), and of tables, arrays and flags."""
         self.code = code
         self.program = program
         self.words = code.function.args[0]
@@ -55,11 +56,11 @@ class CallCode:
         self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
 
     def word_at(self, place: int) -> ir.Value:
-        """Writes a load of the argument word at an index."""
+        """Writes a load of argument number `place` (64 bits) of `run`, the function under construction."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
-        """Writes the wait until the number of threads is set. All other words are written before it."""
+        """Writes a wait until the number of threads is set: all other arguments are stored before it."""
         code = self.code
         progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
         code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
@@ -67,21 +68,19 @@ class CallCode:
     # ---- words and tables
 
     def read(self, table: str, index: ir.Value) -> ir.Value:
-        """Writes a load of the entry of a table at an index."""
+        """Writes a load of the entry at an index of a table of integers. table: its name, as "lengths"."""
         return self.code.read_number(self.table[table], index)
 
     def progress(self, name: str) -> ir.Value:
-        """Writes a load of a word of the call's progress."""
+        """Writes a load of a value that the call's threads share. name: a name in `PROGRESS`, as "pause"."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def set_progress(self, name: str, value: ir.Value) -> None:
-        """Writes a store of a word of the call's progress."""
+        """Writes a store of a value that the call's threads share. name: a name in `PROGRESS`, as "pause"."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def publish_progress(self, name: str, value: ir.Value) -> None:
-        """Writes a store of a word of the call's progress after which other threads see all earlier
-        stores.
-        """
+        """Writes a store of a value named `name` that threads share; who reads it sees all earlier stores."""
         code = self.code
         place = code.at(self.pointer["progress"], 8 * PROGRESS.index(name))
         code.store_atomic(value, code.word_pointer(place), "release", 8)
@@ -89,8 +88,9 @@ class CallCode:
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
-        """Addresses the rows `base` to `base + count` - 1 of the block. others: the pointers to other
-        records, by name.
+        """Addresses `count` rows of the block of steps, from row `base` on, for the loops of a stage.
+
+        others: the pointers to other records (a record has all values of a row), by name.
         """
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
@@ -106,7 +106,10 @@ class CallCode:
         return StageRows({"block": block, **others}, strides, count, outside)
 
     def stage(self, net: Net, rows: StageRows, *, shares_units: bool = False) -> StageCode:
-        """Makes the context for writing the loops of a stage with these rows."""
+        """Makes the context for writing the loops of a stage over these rows; they compute nodes of `net`.
+
+        shares_units: whether threads divide elementwise work by units (features of a value), not by rows.
+        """
         constants, status = self.pointer["constants"], self.pointer["status"]
         thread, width = self.word["thread"], self.program.width
         return StageCode(
@@ -114,13 +117,13 @@ class CallCode:
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """Computes the pointer to a field of the block's record."""
+        """Computes the pointer to a value in a row of the block of steps. field: its place in a row."""
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """Computes the pointer to the value of a source for a sequence."""
+        """Computes the pointer to a sequence's value of a source, such as an array of initial memories."""
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
@@ -130,9 +133,7 @@ class CallCode:
     # ---- threads and time
 
     def ticks(self) -> ir.Value:
-        """Writes a read of the system clock, in ticks, if the call may pause or shares its steps among
-        threads; else 0.
-        """
+        """Writes a read of the clock, in ticks; 0 if the call neither pauses nor shares its steps."""
         code = self.code
         code.store(code.number(0), self.time_cell)
         with code.when(code.or_(self.sliced, self.shared)):
@@ -142,12 +143,12 @@ class CallCode:
 
     @contextmanager
     def by_first_thread(self) -> Generator[None]:
-        """Context: only the first thread runs the code that is written inside."""
+        """Context manager: only the first thread of the call runs the code that is written inside."""
         with self.code.when(self.is_first_thread):
             yield
 
     def wait(self) -> None:
-        """Writes a barrier, which is skipped if there is one thread."""
+        """Writes a barrier if several threads share the steps, and adds the ticks waited to `waited_cell`."""
         code = self.code
         with code.when(self.shared):
             arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]

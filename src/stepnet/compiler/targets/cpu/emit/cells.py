@@ -30,7 +30,7 @@ ABREAST = 4
 
 @dataclass(frozen=True)
 class TileCell:
-    """Cell of a tile: one row and unit block, and the accumulators of its products."""
+    """Cell of a tile: a row, a unit block (a vector of units), and the sums of its products, by node."""
 
     row: ir.Value
     block: ir.Value
@@ -38,7 +38,7 @@ class TileCell:
 
 
 def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """Concatenates vectors, of which there is a power of two."""
+    """Concatenates vectors of equal width, whose number is a power of two, to one long vector."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
         order = places(0, width)
@@ -47,7 +47,7 @@ def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
 
 
 def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
-    """Splits a long vector into `count` vectors."""
+    """Splits a long vector into `count` vectors of equal width, in order."""
     if count == 1:
         return [value]
     width = width_of(value) // count
@@ -56,18 +56,19 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
 
 @dataclass
 class CellCode:
-    """Writer of the code of the cells of one unit loop."""
+    """Writer of the code of a loop over units, by cells: a cell is a row and one of `blocks` unit blocks."""
 
     stage: StageCode
     loop: UnitLoop
     blocks: int = field(init=False)
 
     def __post_init__(self) -> None:
+        """Computes the number of unit blocks: vectors that hold all units of a row."""
         self.code = self.stage.code
         self.blocks = -(-self.loop.size // self.stage.width)
 
     def plain(self) -> None:
-        """Writes pointwise work without products. Threads divide it by rows, or by units."""
+        """Writes the elementwise work of a loop without products, which threads divide by rows or units."""
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
                 self.epilogue([TileCell(row, block, {})])
@@ -84,9 +85,10 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one tile; returns its cells with their accumulators.
+        """Writes the products of one register tile; returns its cells (row, unit block), with their sums.
 
-        turn: if given, only the gates of this turn are computed, under the numbers of the first ports.
+        row, block: the first row and the first unit block of the tile.
+        turn: if given, only this turn's gates (products per unit) are computed, under the first of `ports`.
         """
         code = self.code
         cells = [
@@ -104,8 +106,9 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """Writes a sum of products; returns the accumulators. Those of one side are the initial values of the
-        next.
+        """Writes one sum of matrix products over a tile; returns the accumulators [row][unit block][gate].
+
+        row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
         """
         sums: Sums | None = None
         for side in product.sides:
@@ -117,13 +120,17 @@ class CellCode:
         self,
         side: LeftSide,
         gates: int,
-        begun: Sums | None,
+        initial: Sums | None,
         tile: Tile,
         row: ir.Value,
         block: ir.Value,
         turn: ir.Value | None,
     ) -> Sums:
-        """Writes the products of one left side, added to the sums so far, and returns the sums.
+        """Writes the products of one left operand over a tile, added to the sums so far; returns the sums.
+
+        gates: the number of products per unit.
+        initial: the sums so far, [row][unit block][gate]; None for zeros.
+        row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
 
         Integer products have separate accumulators, which are scaled at the end.
         """
@@ -146,12 +153,10 @@ class CellCode:
             "unit_bytes": unit_bytes,
         }
         if side.scales is None:
-            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+            return accumulate(code, tile, left, words, kind, **shape, begun=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            """Loads a line before the packed words, [unit][gate]: initial values of the sums, or the scales
-            of columns.
-            """
+            """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
             type_ = register_type(dtype, width)
             places = [
                 [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
@@ -159,38 +164,39 @@ class CellCode:
             ]
             return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
 
-        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        totals = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
         scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
-        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
-        for place, (pointer, behind) in enumerate(scales):
-            scale, before = (
-                self.spread(pointer, behind),
-                [None] * tile.units if begun is None else begun[place],
+        columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
+        for place, (pointer, row_offset) in enumerate(scales):
+            scale, previous = (
+                self.spread(pointer, row_offset),
+                [None] * tile.units if initial is None else initial[place],
             )
-            gates_of_units = zip(whole[place], columns, before, strict=True)
-            made.append([self.scaled(sums, scale, own, earlier) for sums, own, earlier in gates_of_units])
-        return made
+            units = zip(totals[place], columns, previous, strict=True)
+            scaled.append([self.scaled(sums, scale, factors, addends) for sums, factors, addends in units])
+        return scaled
 
     def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
-        """Loads a float32, and broadcasts it to a vector."""
+        """Loads the float32 at an offset in bytes from a pointer, and broadcasts it to a vector."""
         number = self.code.read(ir.FloatType(), self.code.at(pointer, offset), 4)
         return self.code.spread(number, self.stage.width)
 
     def scaled(
-        self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
+        self, sums: list[ir.Value], scale: ir.Value, columns: list[ir.Value], initial: list[ir.Value] | None
     ) -> list[ir.Value]:
-        """Scales integer sums of a row and unit block, gate by gate, by the scales of row and columns; adds
-        `begun`.
+        """Scales integer sums of a row and unit block, a vector per gate, to float32; adds `initial`, if any.
+
+        scale, columns: the scale of the row, and those of the weights' columns, per gate.
         """
         code = self.code
-        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
-        values = [code.fmul(code.fmul(value, scale), own) for value, own in zip(values, columns, strict=True)]
-        if begun is None:
+        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in sums]
+        values = [code.fmul(code.fmul(value, scale), col) for value, col in zip(values, columns, strict=True)]
+        if initial is None:
             return values
-        return [code.fadd(sum_, value) for sum_, value in zip(begun, values, strict=True)]
+        return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """Addresses the rows of a left side from an offset on."""
+        """Addresses a tile's rows, from `row` on, in a left operand: at an offset in each row's record."""
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
@@ -199,33 +205,33 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[TileCell]) -> None:
-        """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
-        interleaved.
+        """Writes the elementwise work and the stores of a tile whose sums are in registers, cell by cell.
 
         All cells are computed before any is stored, so that shared operands are loaded once.
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
-            self.put([cell], results)
+            self.store_results([cell], results)
 
     def epilogue(self, cells: list[TileCell]) -> None:
-        """Writes the interleaved epilogues of some cells, and their stores."""
-        self.put(cells, self.results(cells))
+        """Writes the elementwise work of some cells, interleaved as one long vector, and their stores."""
+        self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """Computes the values that some interleaved cells store, each as one long vector."""
+        """Writes the elementwise work of some cells; returns a long vector over the cells for each store."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
-    def put(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Stores the results of some cells."""
+    def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
+        """Writes the stores of some cells. results: for each store, a long vector over the cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """Computes the pointwise nodes of some interleaved cells; returns them and the sums of products by
-        node.
+        """Writes the elementwise nodes for some cells; returns the values of nodes, and of sums of products.
+
+        Each value is one long vector with all cells side by side, so that their operations interleave.
         """
         code = self.code
         values = {
@@ -238,7 +244,7 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Prefetches the memory that the epilogue of a cell reads and writes."""
+        """Writes prefetches of the memory that the elementwise work of one cell will read and write."""
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
@@ -251,7 +257,7 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """Loads an operand of several cells as one long vector."""
+        """Returns an operand of several cells as one long vector. values: those computed so far, by node."""
         if isinstance(operand, Register):
             return values[operand.number]
         return join_vectors(
@@ -259,7 +265,7 @@ class CellCode:
         )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Stores a register in its field."""
+        """Writes a store of a vector to a unit block of a row. target: the place of the value in a row."""
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))

@@ -10,7 +10,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, store_vector
 
 
 def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
-    """Writes a copy of features to another offset.
+    """Writes code that copies a value of each row (one sequence at one step) to another place in its record.
 
     The destination may be a part of a field, followed by other features. So the remainder that does not fill
     a vector is stored number by number.
@@ -34,7 +34,10 @@ def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
 
 
 def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
-    """Writes a gather of table rows. An index out of bounds sets the status and reads row 0."""
+    """Writes code that copies, for each row, rows of a parameter table to a field, at computed indices.
+
+    An index out of bounds sets the status and reads row 0. Negative indices count from the end.
+    """
     code = stage.code
     target = loop.targets[0]
     row_bytes = loop.row_size * target.itemsize
@@ -53,7 +56,7 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
-    """Loads the index at a position of an integer operand, as 64 bits."""
+    """Writes a load of one index of a row's integer operand, as 64 bits. place: its position there."""
     code = stage.code
     narrow = replace(stage, width=1)
     if isinstance(operand, IndexedLoad):

@@ -45,13 +45,13 @@ from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.threads.waiting import wait_for_steps
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 
-# A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
-# than memory can keep it: another process that has its processor keeps it for some milliseconds.
+# A thread is late if the first thread waits for it for more than a quarter of the time of a block, and for
+# more than a millisecond. Slow memory does not delay it by that much; another process on its processor does.
 LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_call(call: CallCode) -> None:
-    """Writes the body of `run`."""
+    """Writes the body of `run`, which computes a call's sequences: a loop over blocks of steps."""
     code, zero = call.code, call.code.number(0)
     now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
     begin = call.progress("begin")
@@ -75,43 +75,50 @@ def write_call(call: CallCode) -> None:
         with code.when(call.ends_early):
             take_sequences(call, start, now_cell)
             code.store(ending(call, "steps"), call.steps_cell)
-        began = call.ticks()
+        start_ticks = call.ticks()
         code.store(zero, call.waited_cell)
         write_block(call, start, code.load(call.steps_cell), now_cell, next_cell)
         with call.by_first_thread():
-            pause_or_leave_out(call, began, deadline)
+            pause_or_leave_out(call, start_ticks, deadline)
             call.publish_progress("reached", stop)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
             call.wait()
-            return_or_go_on(call, stop, now_cell)
+            return_between_blocks(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
         call.set_progress("begin", call.word["steps"])
     code.ret(zero)
 
 
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
-    """Writes code that assigns sequences to lanes ahead of a block.
+    """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
 
     It returns from `run` if no sequence is left, or if the output buffer has no room for the block.
+
+    start: the first step of the block.
+    now_cell: the stack slot of the pointer to the current memories.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():
         refill(call, code.load(now_cell))
     call.wait()
-    over = code.icmp_signed("==", ending(call, "at_work"), zero)
-    with code.when(over), call.by_first_thread():
+    all_done = code.icmp_signed("==", ending(call, "at_work"), zero)
+    with code.when(all_done), call.by_first_thread():
         call.set_progress("begin", call.word["steps"])
-    code.return_when(over, zero)
-    full = code.icmp_signed("!=", ending(call, "is_full"), zero)
-    with code.when(full), call.by_first_thread():
-        go_on_at(call, start, now_cell)
-    code.return_when(full, code.number(1))
+    code.return_when(all_done, zero)
+    is_full = code.icmp_signed("!=", ending(call, "is_full"), zero)
+    with code.when(is_full), call.by_first_thread():
+        record_resumption(call, start, now_cell)
+    code.return_when(is_full, code.number(1))
 
 
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """Writes the code for a block of `steps` steps from step `start` on."""
+    """Writes the code for a block of `steps` steps from step `start` on: all stages, and the copies to and
+    from it.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code = call.code
     with call.by_first_thread():
         write_timetable(call, start, steps)
@@ -128,40 +135,41 @@ def write_block(
     scatter(call, rows)
 
 
-def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """Writes the first thread's decisions after a block.
+def pause_or_leave_out(call: CallCode, start_ticks: ir.Value, deadline: ir.Value) -> None:
+    """Writes the first thread's decisions after a block of steps, which all threads then follow.
 
-    All threads pause if the deadline has passed; and half of the threads are left out if one was late.
+    They pause if the deadline has passed; and half of them are left out if one was late.
+
+    start_ticks, deadline: the time at which the block began, and the time of the next pause, in clock ticks.
     """
     code, now = call.code, call.ticks()
-    over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
-    call.set_progress("pause", code.zext(over, I64))
+    is_due = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
+    call.set_progress("pause", code.zext(is_due, I64))
     waited = code.load(call.waited_cell)
-    much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
-    long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
-    with code.when(code.and_(much, long)):
+    is_large_part = code.icmp_signed(">", waited, code.sdiv(code.sub(now, start_ticks), code.number(LATE)))
+    is_long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
+    with code.when(code.and_(is_large_part, is_long)):
         half = code.sdiv(code.add(call.threads, code.number(1)), code.number(2))
         call.set_progress("threads", half)
 
 
-def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call
-    pauses.
+def return_between_blocks(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
 
-    When a call pauses, `begin` and `swapped` record where the next call of `run` resumes: its first step, and
-    whether the current memories are in `next`.
+    A call that pauses records where `run` resumes: at step `stop`, with the memories that `now_cell`, a stack
+    slot, points to.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
     with call.by_first_thread(), code.when(pause):
-        go_on_at(call, stop, now_cell)
+        record_resumption(call, stop, now_cell)
     code.return_when(pause, code.number(1))
     code.store(threads, call.threads_cell)
 
 
-def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the stores of the step at which the call resumes, and of whether memories are swapped."""
+def record_resumption(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
+    """Writes stores of where `run` resumes: the step, and which buffer, by `now_cell`, has the memories."""
     code = call.code
     swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
     call.set_progress("begin", step)
@@ -169,22 +177,28 @@ def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
 
 
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the wait, in a wavefront, until the layer below has computed this block's steps; pauses if it
-    pauses.
+    """Writes a wait, if layers run at once, until the layer below has computed the steps before `stop`.
+
+    If that layer pauses, `run` returns, to resume at step `start`. now_cell: the stack slot of the pointer to
+    the current memories.
     """
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
         ahead = code.inttoptr(call.word["ahead"], POINTER)
         arrived = code.call(wait_for_steps(code), [ahead, stop, call.word["rest"], call.word["clock"]])
         with code.when(code.icmp_signed("==", arrived, zero)):
-            go_on_at(call, start, now_cell)
+            record_resumption(call, start, now_cell)
         code.return_when(code.icmp_signed("==", arrived, zero), code.number(1))
 
 
 def write_phases(
     call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
 ) -> None:
-    """Writes the phases of a stage, each followed by a barrier. base: the step's first row in the block."""
+    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
+
+    net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
+    base: for a step, the first of its rows in the block of steps; None for work before and after the loop.
+    """
     stage = call.stage(net, rows)
     for phase in phases:
         if isinstance(phase, LaneLoop):
@@ -200,7 +214,10 @@ def write_phases(
 
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block: a loop unrolled by `program.unroll`, then a loop over the remainder."""
+    """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code, unroll = call.code, call.program.unroll
     if call.program.units_are_alone:
         write_stretches(call, steps, now_cell, next_cell)
@@ -216,7 +233,10 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
 
 
 def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
+    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after the step.
+    """
     code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

@@ -24,10 +24,9 @@ from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
 
 
 def refill(call: CallCode, now: ir.Value) -> None:
-    """Writes code that ends finished sequences, gives their lanes to waiting ones, and sets the next block's
-    length.
+    """Writes code that ends finished sequences, begins waiting ones in their lanes, and sizes the next block.
 
-    now: the memories of all lanes.
+    now: the pointer to the memories of all lanes.
     """
     code = call.code
     code.store(ending(call, "at_work"), call.count_cell)
@@ -43,17 +42,20 @@ def refill(call: CallCode, now: ir.Value) -> None:
 
 
 def end_all(call: CallCode, now: ir.Value) -> None:
-    """Writes code that ends finished sequences. The last active lane moves to the lane that became free."""
+    """Writes code that stores the results of finished sequences and frees their lanes.
+
+    The last active lane moves to the lane that became free. now: the pointer to the memories of all lanes.
+    """
     code, zero, one = call.code, call.code.number(0), call.code.number(1)
     lanes = code.load(call.count_cell)
     with code.loop(zero, lanes) as turn:
         lane = code.sub(code.sub(lanes, turn), one)
-        over = code.icmp_signed("==", call.read("left", lane), zero)
-        with code.when(code.or_(over, has_ended(call, lane, now))):
+        is_finished = code.icmp_signed("==", call.read("left", lane), zero)
+        with code.when(code.or_(is_finished, has_ended(call, lane, now))):
             sequence = call.read("current", lane)
             end(call, lane, sequence, now)
-            taken = code.inttoptr(ending(call, "taken"), POINTER)
-            code.write_number(call.read("ran", lane), taken, sequence)
+            step_counts = code.inttoptr(ending(call, "taken"), POINTER)
+            code.write_number(call.read("ran", lane), step_counts, sequence)
             last = code.sub(code.load(call.count_cell), one)
             code.store(last, call.count_cell)
             with code.when(code.icmp_signed("!=", last, lane)):
@@ -61,20 +63,20 @@ def end_all(call: CallCode, now: ir.Value) -> None:
 
 
 def take_all(call: CallCode, now: ir.Value) -> None:
-    """Writes code that gives waiting sequences to free lanes, until either runs out."""
+    """Writes code that begins waiting sequences in free lanes, until either runs out. now: all memories."""
     code = call.code
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
     sequences = ending(call, "sequences")
 
-    def took_one() -> ir.Value:
-        """Takes the next waiting sequence if a lane is free; returns whether there was one."""
+    def takes_one() -> ir.Value:
+        """Writes code that takes the next waiting sequence if a lane is free; returns whether it did."""
         code.store(sequences, call.fresh_cell)
         with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
             place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
             code.store(place, call.fresh_cell)
         return code.icmp_signed("<", code.load(call.fresh_cell), sequences)
 
-    with code.loop_while(took_one):
+    with code.loop_while(takes_one):
         lane, sequence = code.load(call.count_cell), call.read("order", code.load(call.fresh_cell))
         code.write_number(sequence, call.table["current"], lane)
         code.write_number(call.read("lengths", sequence), call.table["left"], lane)
@@ -86,26 +88,26 @@ def take_all(call: CallCode, now: ir.Value) -> None:
 
 
 def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes the move of a sequence from lane `source` to `lane`: its counters, memories and statics."""
+    """Writes the move of a sequence from lane `source` to `lane`: counters, memories (`now`) and statics."""
     code, strides = call.code, call.program.strides
     for name in ("current", "left", "ran", "count"):
         code.write_number(call.read(name, source), call.table[name], lane)
 
     def places(pointer: ir.Value, record: str) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to a lane's record and to that of the source lane."""
+        """Computes the pointers to the records of `lane` and of `source`. pointer: the record of lane 0."""
         stride = code.number(strides[record])
         return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
 
     code.copy_bytes(*places(now, "now"), strides["now"])
-    own, other = places(call.pointer["lane"], "lane")
+    target, origin = places(call.pointer["lane"], "lane")
     carried = [field for _, field, _ in call.program.statics]
     carried += [field for _, _, field in call.program.memories if field.record == "lane"]
     for field in carried:
-        code.copy_bytes(code.at(own, field.offset), code.at(other, field.offset), field.bytes)
+        code.copy_bytes(code.at(target, field.offset), code.at(origin, field.offset), field.bytes)
 
 
 def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
-    """Writes code that computes the steps of the next block: at most the fewest steps left in any lane."""
+    """Writes code that computes the steps of the next block: at most the fewest left in any active lane."""
     code, one = call.code, call.code.number(1)
     some = code.icmp_signed(">", lanes, one)
     fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
@@ -117,7 +119,7 @@ def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Writes code ahead of a step that counts it for each lane whose sequence has not ended yet."""
+    """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory."""
     code = call.code
     with code.loop(code.number(0), lanes) as lane:
         goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
@@ -125,9 +127,10 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 
 
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Computes the index at which the outputs of a row of the block are stored.
+    """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
 
-    It is behind the rows before it, or the index of the sequence. left: the remaining steps of the sequence.
+    It is the next free one, whose sequence and step are recorded; or, if only last steps are wanted, the
+    index of the sequence. left: the number of steps of the sequence after this one.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)
@@ -144,22 +147,22 @@ def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value
 
 
 def ending(call: CallCode, name: str) -> ir.Value:
-    """Writes a load of one of the words `ENDING`."""
+    """Writes a load of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
-    """Writes a store of one of the words `ENDING`."""
+    """Writes a store of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def is_appended(call: CallCode) -> ir.Value:
-    """Writes a test whether output rows are appended; else each sequence's steps overwrite its one row."""
+    """Writes a test whether each step appends an output row; else a sequence overwrites its only one."""
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 
 def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
-    """Writes a test whether the sequence of a lane has ended, by the flag in its memory."""
+    """Writes a test whether a lane's sequence has ended, by the flag in its memory. now: all memories."""
     code = call.code
     memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
     flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)

@@ -38,5 +38,5 @@ EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
 
 
 def emit(stage: StageCode, loop: Loop) -> None:
-    """Writes the code of one loop."""
+    """Writes the machine code of one loop of a stage, by the function for the loop's type in `EMITTERS`."""
     EMITTERS[type(loop)](stage, loop)

@@ -23,39 +23,39 @@ MAGNITUDE, NOT_A_NUMBER = 0x7FFFFFFF, 0x7FC00000
 
 
 def emit_encode(stage: StageCode, loop: EncodeLoop) -> None:
-    """Writes the encoding of all rows of this thread."""
+    """Writes code that encodes left operands of products in int8 or bfloat16, for all rows of this thread."""
     EncodeCode(stage, loop).emit()
 
 
 class EncodeCode:
-    """Writer of the code of one loop that encodes rows."""
+    """Writer of the code that encodes the left operand of products in int8 or bfloat16, row by row."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
         self.stage, self.loop, self.code = stage, loop, stage.code
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
 
     def emit(self) -> None:
-        """Writes all rows. For int8, a first pass over a row finds its largest magnitude."""
+        """Writes the loop over rows. For int8, a first pass over a row finds its scale for the encoding."""
         with self.stage.own_rows() as row:
             inverse = self.scale(row) if self.loop.scales is not None else None
             self.encode(row, inverse)
 
     @property
-    def whole(self) -> int:
-        """Number of full blocks of a row."""
+    def full_blocks(self) -> int:
+        """Number of full blocks (vectors) of a row's elements."""
         return self.loop.size // self.stage.width
 
     @property
     def unrolled(self) -> int:
-        """Number of blocks per iteration of a loop: its unroll factor."""
-        return next(size for size in (4, 2, 1) if self.whole % size == 0)
+        """Number of blocks (vectors) per iteration of a loop over a row: its unroll factor."""
+        return next(size for size in (4, 2, 1) if self.full_blocks % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
-        """Returns the indices of the blocks of one iteration."""
+        """Returns the indices of the blocks (vectors) of one iteration of an unrolled loop, from `first`."""
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """Loads a block of the row as a vector; with `count`, zeros after its first `count` numbers."""
+        """Loads a block of a row as a vector; with `count`, elements after the first `count` become zeros."""
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:
@@ -65,43 +65,43 @@ class EncodeCode:
     # ---- the scale of int8
 
     def scale(self, row: ir.Value) -> ir.Value:
-        """Computes the factor that the numbers of a row are multiplied by, as a vector; stores the scale of
-        the row.
+        """Writes code that stores the int8 scale of a row, its largest magnitude / 127; returns the inverse.
+
+        The scale is NaN if a number of the row is not finite. The inverse is a vector.
         """
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
         most = self.magnitudes(row)
-        if rest := loop.size % width:
-            most = self.larger(most, self.values(row, code.number(self.whole), rest))
+        if remainder := loop.size % width:
+            most = self.larger(most, self.values(row, code.number(self.full_blocks), remainder))
         most = largest_of(code, most)
         largest = single_of(code, most)
         finite = code.icmp_unsigned("<", most, code.splat(I32, INFINITY))
         scale = code.fdiv(largest, code.splat(largest.type, LARGEST))
         scale = code.select(finite, scale, single_of(code, code.splat(I32, NOT_A_NUMBER)))
-        there = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
-        code.write(scale, there, 4)
+        pointer = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
+        code.write(scale, pointer, 4)
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """Writes code that finds the largest magnitudes in the full blocks of a row, for the scale of its
-        int8 codes.
+        """Writes code that finds the largest magnitudes in a row's full blocks, for the row's int8 scale.
 
         Returns a vector with the largest magnitude at each vector element, as the bits of a float32.
         """
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
-        def turn(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
-            """Takes the larger magnitudes of one iteration."""
+        def iteration(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
+            """Computes the elementwise maximum of `most` and the magnitudes of one iteration's blocks."""
             larger = most[0]
             for block in self.blocks(first):
                 larger = self.larger(larger, self.values(row, block))
             return [larger]
 
-        return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
+        return code.carry(0, self.full_blocks, [least], iteration, step=self.unrolled)[0]
 
     def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
-        """Computes the elementwise maximum of `most` and the magnitudes of `values`, as bits.
+        """Computes the elementwise maximum of `most` and the magnitudes of `values`, as the bits of float32.
 
         As integers these are ordered like the magnitudes, with infinity and then NaN above all others.
         """
@@ -112,31 +112,32 @@ class EncodeCode:
     # ---- words
 
     def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
-        """Writes the encoding and the stores of a row. inverse: the factor of int8; None for bfloat16."""
+        """Writes code that encodes a row and stores it. inverse: 1 / scale of int8; None for bfloat16."""
         code, loop, width = self.code, self.loop, self.stage.width
         base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
         block_bytes = width * bytes_of(self.kind.stored)
 
         def store(values: ir.Value, block: ir.Value) -> None:
-            """Stores one block of encoded values."""
-            there = code.at(base, code.mul(block, code.number(block_bytes)))
-            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
+            """Writes the encoding and the store of the values of one block (a vector of the row)."""
+            pointer = code.at(base, code.mul(block, code.number(block_bytes)))
+            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), pointer, 4)
 
-        with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
+        with code.loop(code.number(0), code.number(self.full_blocks), self.unrolled) as first:
             for block in self.blocks(first):
                 store(self.values(row, block), block)
-        done = self.whole
-        if rest := loop.size % width:
-            store(self.values(row, code.number(done), rest), code.number(done))
-            done += 1
+        next_block = self.full_blocks
+        if remainder := loop.size % width:
+            store(self.values(row, code.number(next_block), remainder), code.number(next_block))
+            next_block += 1
         zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
-        while done * width < self.kind.words(loop.size) * self.kind.terms:
-            store(zeros, code.number(done))
-            done += 1
+        while next_block * width < self.kind.words(loop.size) * self.kind.terms:
+            store(zeros, code.number(next_block))
+            next_block += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
-        """Scales numbers for int8, rounds them to int32 and shifts them; without a factor returns them
-        unchanged.
+        """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift to unsigned numbers.
+
+        Without `inverse` (bfloat16) it returns the values unchanged.
         """
         code = self.code
         if inverse is None:
@@ -147,7 +148,7 @@ class EncodeCode:
 
 
 def largest_of(code: Code, values: ir.Value) -> ir.Value:
-    """Computes the largest element of a vector of unsigned integers."""
+    """Computes the largest element of a vector of unsigned integers, as a scalar, halving it repeatedly."""
     width = width_of(values)
     while width > 1:
         width //= 2

@@ -1,16 +1,16 @@
 """The machine code of work on matrices of a row, fiber by fiber (`lower/fibers.py`).
 
-A fiber is the numbers of a matrix that are summed for one unit. A turn is one loop over their depth.
+A fiber is the numbers of a matrix that are summed for one unit. A pass is one loop over their depth.
 
     for each group of units of each row:     divided among threads
         elementwise work on units            in registers
-        for each depth:                      a turn: load, compute, accumulate and store fiber elements
-        ...                                  elementwise work that reads the sums, further turns
+        for each depth:                      a pass: load, compute, accumulate and store fiber elements
+        ...                                  elementwise work that reads the sums, further passes
 
 Each sum is one chain of additions in the order of the depths, so its bits do not depend on the batch.
 
-If a group runs through several steps, the last turn of a step is fused with the first turn of the next step,
-provided that this turn reads no memories but matrices:
+If a group runs through several steps, the last pass of a step is fused with the first pass of the next step,
+provided that this pass reads no memories but matrices:
 
     step t      sum(S * k)      S = a * S + k * d, y = sum(S * q)
     step t + 1                  sum(S * k)                          S = a * S + k * d, y = sum(S * q)
@@ -18,7 +18,7 @@ provided that this turn reads no memories but matrices:
 Each matrix element is then loaded and stored once per step. And more accumulators are in flight, which hides
 the four cycles of latency of an addition.
 
-If a step has a single turn, its stores do not depend on its sums. If its fibers do not fit the L1 cache, the
+If a step has a single pass, its stores do not depend on its sums. If its fibers do not fit the L1 cache, the
 depth is tiled: one tile of the depth runs through all steps, then the next tile. The partial sums of each
 step are stored in between, so the order of additions stays the same.
 """
@@ -51,25 +51,25 @@ Values = dict[int, ir.Value]
 
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
-    """Writes the work of a loop on this thread's share of the groups of units of all rows."""
+    """Writes one step of work on fibers (matrix elements summed for one unit), for this thread's units."""
     with stage.own_groups(groups_of(loop)) as (row, group):
         emit_group(stage, loop, row, group)
 
 
 def groups_of(loop: FiberLoop) -> int:
-    """Returns the number of groups of units in a row."""
+    """Returns the number of groups of units in a row; threads divide the groups, of `loop.width` units."""
     return -(-loop.size // loop.width)
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes one step of a group of units of a row."""
-    own = FiberCode(stage, loop, row, group)
-    own.first()
-    own.rest()
+    """Writes one step of the work on fibers (elements summed for a unit) of one group of units of a row."""
+    writer = FiberCode(stage, loop, row, group)
+    writer.first()
+    writer.rest()
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch for a group of units of a row."""
+    """Writes steps of the work on fibers for a group of units of a row: tiled, fused, or one by one."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -79,34 +79,34 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch, with each step's first turn fused with the last turn of the step
-    before.
+    """Writes consecutive steps of a group of units. The first pass over the fibers of each step is fused with
+    the last pass of the step before, so that a step loads each matrix element once.
     """
     code = steps.code
-    begun = FiberCode(steps.first, loop, row, group)
-    begun.first()
-    numbers = sorted(begun.values)
+    first_step = FiberCode(steps.first, loop, row, group)
+    first_step.first()
+    numbers = sorted(first_step.values)
 
-    def known(values: list[ir.Value]) -> Values:
-        """Returns the carried registers by node."""
+    def registers_by_node(values: list[ir.Value]) -> Values:
+        """Returns the carried registers by node. values: the two memory buffers, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        """Writes a step, fused with the first turn of the next one; returns the registers to carry."""
+        """Writes a step and the first pass of the next one; returns the values to carry, memories first."""
         memories, exchanged = values[:2], values[1::-1]
-        own = FiberCode(steps.at(ahead, memories), loop, row, group, known(values))
+        writer = FiberCode(steps.at(ahead, memories), loop, row, group, registers_by_node(values))
         following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
-        own.rest(following)
+        writer.rest(following)
         return [*exchanged, *(following.values[number] for number in numbers)]
 
     last = code.sub(steps.count, code.number(1))
-    values = code.carry(0, last, [*steps.memories, *(begun.values[n] for n in numbers)], step_with_next)
-    FiberCode(steps.at(last, values[:2]), loop, row, group, known(values)).rest()
+    values = code.carry(0, last, [*steps.memories, *(first_step.values[n] for n in numbers)], step_with_next)
+    FiberCode(steps.at(last, values[:2]), loop, row, group, registers_by_node(values)).rest()
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes all steps of a stretch, tiled over the depth: a tile runs through all steps before the next
-    begins.
+    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers. A tile,
+    which fits the L1 cache, runs through all steps before the next one begins.
     """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -116,7 +116,7 @@ def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 @dataclass
 class FiberCode:
-    """Writer of the code of one step of a group of units of a row.
+    """Writer of the code of one step of work on fibers, for one group of units of one row.
 
     values: the registers computed so far for the units of the group, by node number.
     """
@@ -128,160 +128,168 @@ class FiberCode:
     values: Values = field(default_factory=Values)
 
     def __post_init__(self) -> None:
+        """Makes vectors as wide as a group of units, for all loads and stores."""
         self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first(self) -> None:
-        """Writes the first turn, and the elementwise work ahead of it."""
+        """Writes the first pass over the fibers of a step, and the elementwise work on units ahead of it."""
         self.units(self.loop.turns[0].units)
-        self.turn(self.loop.turns[0])
+        self.write_pass(self.loop.turns[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """Writes everything after the first turn.
+        """Writes everything of a step after its first pass over the fibers (elements summed for a unit).
 
-        following: the next step, whose first turn is fused with the last turn of this step.
+        following: the next step, whose first pass is fused with the last pass of this step; None for none.
         """
-        for turn in self.loop.turns[1:]:
-            self.units(turn.units)
-            is_last = turn is self.loop.turns[-1]
-            self.turn(turn, following if is_last else None)
+        for fiber_pass in self.loop.turns[1:]:
+            self.units(fiber_pass.units)
+            is_last = fiber_pass is self.loop.turns[-1]
+            self.write_pass(fiber_pass, following if is_last else None)
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """Writes the depths `first` to `stop` - 1 of the only turn; after the last tile, also the work that
-        follows.
+        """Writes depths `first` to `stop` - 1 of the only pass over the fibers (elements summed for a unit).
+
+        The sums so far are kept in memory between tiles; after the last tile the rest of the step follows.
         """
-        code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
-        self.units(turn.units)
-        way = TurnCode(self, turn)
+        code, (only_pass,), partial = self.code, self.loop.turns, self.loop.partial
+        self.units(only_pass.units)
+        pass_code = PassCode(self, only_pass)
         is_first = code.icmp_signed("==", first, code.number(0))
-        begun = [
-            code.select(is_first, nothing, self.operand(VectorLoad(before, 0, before.dtype)))
-            for nothing, before in zip(way.begun(), partial, strict=True)
+        initial = [
+            code.select(is_first, neutral_sums, self.operand(VectorLoad(stored_sums, 0, stored_sums.dtype)))
+            for neutral_sums, stored_sums in zip(pass_code.initial_sums(), partial, strict=True)
         ]
 
         def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at one depth of the tile."""
-            return way.at_depth(code.add(first, ahead), sums, {})
+            """Writes the work on the elements at depth `first` + `ahead`; returns the sums after it."""
+            return pass_code.at_depth(code.add(first, ahead), sums, {})
 
-        sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
+        sums = code.carry(0, code.sub(stop, first), initial, at_depth, runs=True)
         for each, target in zip(sums, partial, strict=True):
             self.store(each, target, self.group)
-        with code.when(code.icmp_signed("==", stop, code.number(turn.depth))):
-            self.values.update((each.number, value) for each, value in zip(turn.sums, sums, strict=True))
+        with code.when(code.icmp_signed("==", stop, code.number(only_pass.depth))):
+            self.values.update((each.number, value) for each, value in zip(only_pass.sums, sums, strict=True))
             self.end()
 
     def end(self) -> None:
-        """Writes the elementwise work and the stores after the last turn."""
+        """Writes the elementwise work on units, and the stores, after the last pass over the fibers."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Computes elementwise nodes on the units of the group."""
+        """Writes elementwise nodes on the units of the group, and adds their registers to `values`."""
         for number, operands in nodes:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """Computes an elementwise node from the registers of its operands."""
+        """Writes an elementwise node; returns its register. values: the registers of its operands."""
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Loads an operand that is the same at every depth, unless it is in a register."""
+        """Returns the register of an operand that is the same at every depth; loads it if necessary."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
-        """Stores a register as the vector at a place of a field."""
+        """Writes a store of a register as vector number `place` of a field (a value of this row)."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(place, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
-    def turn(self, turn: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one loop over the depth, fused with the first turn of the `following` step, if any."""
-        ways = [TurnCode(self, turn)]
+    def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
+        """Writes one pass over the fibers: a loop over their depth (length). It adds the sums to `values`.
+
+        following: the next step, whose first pass is fused with this one; None for none.
+        """
+        pass_codes = [PassCode(self, fiber_pass)]
         if following is not None:
             following.units(following.loop.turns[0].units)
-            ways.append(TurnCode(following, following.loop.turns[0]))
+            pass_codes.append(PassCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work at one depth, for this step and the first turn of the next."""
+            """Writes the work on the elements at a depth, of all fused passes; returns the sums after it."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
-            for way in ways:
-                own = partial[len(sums) : len(sums) + len(way.turn.sums)]
-                sums += way.at_depth(depth, own, stored)
+            for pass_code in pass_codes:
+                accumulators = partial[len(sums) : len(sums) + len(pass_code.fiber_pass.sums)]
+                sums += pass_code.at_depth(depth, accumulators, stored)
             return sums
 
-        totals = iter(
-            self.code.carry(0, turn.depth, [begun for way in ways for begun in way.begun()], at_depth)
-        )
-        for way in ways:
-            way.own.values.update((each.number, next(totals)) for each in way.turn.sums)
+        initial = [accumulator for pass_code in pass_codes for accumulator in pass_code.initial_sums()]
+        totals = iter(self.code.carry(0, fiber_pass.depth, initial, at_depth))
+        for pass_code in pass_codes:
+            pass_code.writer.values.update((each.number, next(totals)) for each in pass_code.fiber_pass.sums)
 
 
-class TurnCode:
-    """Writer of one loop over the depth of a group's fibers. Loop-invariant operands are loaded ahead of
-    it.
-    """
+class PassCode:
+    """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
 
-    def __init__(self, own: FiberCode, turn: FiberPass) -> None:
-        self.own, self.turn, code = own, turn, own.code
-        sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
+    def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
+        """Writes the loads before the loop over the depth of fibers: operands that all depths share.
+
+        writer: the writer of the step, for one group of units.
+        """
+        self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
+        sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]
         operands = dict.fromkeys(operand for side in sides for operand in side)
-        self.inside = {number for number, _ in turn.nodes}
-        self.fixed = {
-            operand: own.operand(operand)
+        self.inside = {number for number, _ in fiber_pass.nodes}
+        self.invariant = {
+            operand: writer.operand(operand)
             for operand in operands
             if not isinstance(operand, Along) and not self.is_inside(operand)
         }
         self.streams = {
-            each: OperandStream(own, each, turn.depth) for each in operands if isinstance(each, Along)
+            each: OperandStream(writer, each, fiber_pass.depth)
+            for each in operands
+            if isinstance(each, Along)
         }
-        self.place = code.mul(own.group, code.number(turn.depth))
+        self.place = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Tells whether an operand is computed inside the loop, at each depth."""
+        """Tells whether an operand is computed inside the loop, at each depth, and so is in a register."""
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """Writes the elementwise work and the stores of one depth; returns the accumulators after it.
+        """Writes the work and the stores of the elements at one depth; returns the accumulators after it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
             are added.
         """
-        code, values = self.own.code, Values()
+        code, values = self.writer.code, Values()
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand."""
+            """Returns the register of an operand of the pass at this depth."""
             if self.is_inside(operand):
                 return values[operand.number]
-            return read[operand] if isinstance(operand, Along) else self.fixed[operand]
+            return read[operand] if isinstance(operand, Along) else self.invariant[operand]
 
-        for number, operands in self.turn.nodes:
-            values[number] = self.own.computed(number, operands, list(map(value, operands)))
-        for operand, target in self.turn.stores:
+        for number, operands in self.fiber_pass.nodes:
+            values[number] = self.writer.computed(number, operands, list(map(value, operands)))
+        for operand, target in self.fiber_pass.stores:
             stored[target.a_step_later] = value(operand)
-            self.own.store(value(operand), target, code.add(self.place, depth))
+            self.writer.store(value(operand), target, code.add(self.place, depth))
         return [
-            self.added(each, total, [value(term) for term in each.terms])
-            for each, total in zip(self.turn.sums, partial, strict=True)
+            self.accumulated(each, total, [value(term) for term in each.terms])
+            for each, total in zip(self.fiber_pass.sums, partial, strict=True)
         ]
 
-    def begun(self) -> list[ir.Value]:
-        """Returns the initial accumulators: the neutral element of each reduction."""
-        nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
+    def initial_sums(self) -> list[ir.Value]:
+        """Returns the accumulators before the loop: for each reduction its neutral element, in a vector."""
+        nodes = [self.writer.net.nodes[each.number] for each in self.fiber_pass.sums]
         return [
-            neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
+            neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))
             for node in nodes
         ]
 
-    def added(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
+    def accumulated(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
         """Adds one depth to the accumulator of a reduction: by a fused multiply-add if it has two terms."""
-        code, node = self.own.code, self.own.net.nodes[sum_.number]
+        code, node = self.writer.code, self.writer.net.nodes[sum_.number]
         if len(terms) == 2:
             return code.fused(terms[0], terms[1], total)
         term = converted(code, terms[0], sum_.terms[0].dtype, node.type.dtype)
@@ -289,33 +297,38 @@ class TurnCode:
 
 
 class OperandStream:
-    """Loads of an operand that differs from depth to depth, for a group of units."""
+    """Loads of an operand that differs from depth to depth of the fibers, for one group of units."""
 
-    def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
-        self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
-        code, stage, source = own.code, own.stage, operand.source
+    def __init__(self, writer: FiberCode, operand: Along, depth: int) -> None:
+        """Writes the loads before the loop over the depth: the address of the operand, and of its table.
+
+        writer, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
+        """
+        self.writer, self.operand, self.code, self.width = writer, operand, writer.code, writer.width
+        code, stage, source = writer.code, writer.stage, operand.source
         if isinstance(source, Field):
-            self.base = code.at(stage.rows.at(code, source.record, own.row), source.offset)
+            self.base = code.at(stage.rows.at(code, source.record, writer.row), source.offset)
         else:
             self.base = code.at(stage.constants, source)
         self.itemsize = np.dtype(operand.dtype).itemsize
         self.table = code.at(stage.constants, operand.offset)
         if operand.stride is None:
-            self.first = code.mul(own.group, code.number(depth))
+            self.first = code.mul(writer.group, code.number(depth))
         else:
-            start = code.read_number(self.table, own.group)
+            start = code.read_number(self.table, writer.group)
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """Loads the vector of a depth. stored: the registers that the previous step stored there, by
-        field.
+        """Returns the vector at a depth: loaded, unless the step before has stored it there.
+
+        stored: the registers that the step before stored at this depth, by field.
         """
         code, operand = self.code, self.operand
         if isinstance(operand.source, Field) and operand.source in stored:
             return stored[operand.source]
         if operand.how == "element":
             first = code.mul(code.add(self.first, depth), code.number(self.width))
-            return self.own.stage.by_element(operand.dtype, self.base, self.table, first)
+            return self.writer.stage.by_element(operand.dtype, self.base, self.table, first)
         if operand.stride is None:
             place = code.read_number(self.table, code.add(self.first, depth))
         else:
@@ -323,7 +336,7 @@ class OperandStream:
         return self.vector(place, 1 if operand.how == "spread" else self.width)
 
     def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """Loads `count` numbers from an offset on; a single number is broadcast to all units."""
+        """Loads a vector `place` elements after the base: `count` numbers, or one broadcast to all units."""
         code = self.code
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

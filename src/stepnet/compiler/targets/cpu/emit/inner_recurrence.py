@@ -25,8 +25,8 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 
 @dataclass(frozen=True)
-class WordsAt:
-    """Current word of each row, in an array of the call.
+class WordsInArray:
+    """Current word (step of an inner sequence) of each row, in an array of the call.
 
     pointer: the array.
     bytes: the size of a word.
@@ -42,15 +42,15 @@ class WordsAt:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the current word of a row, in a stage of `count` rows."""
+        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
         place = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
 @dataclass(frozen=True)
-class KeptAt:
-    """Current word of each row, in the records of its lane.
+class WordsInRecords:
+    """Current word (step of an inner sequence) of each row, in the records of its lane.
 
     axis: the axis of the inner sequences.
     done: the number of words that each row has done.
@@ -63,7 +63,7 @@ class KeptAt:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the current word of a row, in a stage of `count` rows."""
+        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
         call, word = self.call, self.done
         if self.reverse:
             word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
@@ -74,7 +74,7 @@ class KeptAt:
 
 
 def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes an inner recurrence of a step. base: the row of the first lane in the block."""
+    """Writes an inner recurrence of a step, all rows together. base: the step's first row in the block."""
     code, zero = call.code, call.code.number(0)
     now, following = call.pointer["inner_now"], call.pointer["inner_next"]
     rank(call, stage, base, loop)
@@ -87,8 +87,8 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
     with code.goto_entry_block():
         left = code.alloca(I64)
     code.store(stage.rows.count, left)
-    some = code.icmp_signed(">", stage.rows.count, zero)
-    longest = code.select(some, call.read("inner_count", zero), zero)
+    has_rows = code.icmp_signed(">", stage.rows.count, zero)
+    longest = code.select(has_rows, call.read("inner_count", zero), zero)
     with code.loop(zero, longest) as done:
         drop_ended(call, left, done)
         is_odd = code.icmp_signed("!=", code.and_(done, code.number(1)), zero)
@@ -102,9 +102,9 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 
 
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes code that fills the tables of the inner recurrence.
+    """Writes code that sorts a step's rows by their number of words (steps of inner sequences), most first.
 
-    They have for each row its lane, the index of the first word that it runs, and its number of words.
+    It stores each row's lane, first word to run and number of words. base: the first row in the block.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -113,10 +113,10 @@ def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> N
         first, count = range_of(call, base, lane, loop.axis)
         code.store(code.number(0), cell)
         with code.loop(code.number(0), rows) as other:
-            _, theirs = range_of(call, base, other, loop.axis)
-            same = code.and_(code.icmp_signed("==", theirs, count), code.icmp_signed("<", other, lane))
-            ahead = code.or_(code.icmp_signed(">", theirs, count), same)
-            code.store(code.add(code.load(cell), code.zext(ahead, I64)), cell)
+            _, other_count = range_of(call, base, other, loop.axis)
+            is_tie = code.and_(code.icmp_signed("==", other_count, count), code.icmp_signed("<", other, lane))
+            is_before = code.or_(code.icmp_signed(">", other_count, count), is_tie)
+            code.store(code.add(code.load(cell), code.zext(is_before, I64)), cell)
         place = code.load(cell)
         if loop.reverse:
             first = code.sub(code.add(first, count), code.number(1))
@@ -131,7 +131,7 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Writes copies between a row of the inner recurrence and its lane. memories: pointers by record."""
+    """Writes copies between a row of an inner recurrence and its lane. memories: their pointers by record."""
     code, strides = call.code, call.program.strides
     lane_row = stage.rows.single(code, call.read("inner_rows", row))
     records = {**memories, "inner lane": call.pointer["inner_lane"]}
@@ -146,11 +146,11 @@ def copy_row(
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Writes code that lowers `left` to the number of rows with more than `done` words, at least one."""
+    """Writes code that lowers the number of active rows, in slot `left`, to those with over `done` words."""
     code = call.code
 
     def last_ended() -> ir.Value:
-        """Tests whether the last row has no words left."""
+        """Writes a test whether the last active row, which has the fewest words, has none left."""
         last = code.sub(code.load(left), code.number(1))
         return code.icmp_signed("<=", call.read("inner_count", last), done)
 
@@ -161,11 +161,15 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> StageRows:
-    """Addresses the rows of the inner recurrence after each has done `done` words."""
+    """Addresses the active rows of an inner recurrence after `done` of its steps, for the next one.
+
+    count: the number of active rows.
+    memories: the pointers to the memories before and after the step, by record.
+    """
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
-    outside: dict[str, WordsAt | KeptAt] = {
-        array.field.record: WordsAt(
+    outside: dict[str, WordsInArray | WordsInRecords] = {
+        array.field.record: WordsInArray(
             call.arrays[array.word],
             array.field.bytes,
             call.table["inner_first"],
@@ -176,13 +180,13 @@ def rows_at(
         if array.axis == loop.axis
     }
     if f"kept {loop.axis}" in program.strides:
-        outside[f"at {loop.axis}"] = KeptAt(call, loop.axis, done, loop.reverse)
+        outside[f"at {loop.axis}"] = WordsInRecords(call, loop.axis, done, loop.reverse)
     pointers = {**memories, "inner lane": call.pointer["inner_lane"]}
     return StageRows(pointers, program.strides, count, outside)
 
 
 def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
-    """Writes the phases of the inner step, for the current word of each row."""
+    """Writes a step of an inner recurrence, for all active rows. done: the number of steps before it."""
     code = call.code
     if loop.index is not None:
         with stage.own_rows() as row:

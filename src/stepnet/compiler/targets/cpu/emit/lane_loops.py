@@ -19,7 +19,10 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """Writes the work of a step lane by lane. base: the row of the first lane in the block."""
+    """Writes the loops that one lane completes before the next: over its row, or over the row's words.
+
+    A word is a step of an inner sequence. base: the step's first row in the block of steps.
+    """
     with stage.own_rows() as lane:
         lane_stage = replace(
             stage,
@@ -40,7 +43,11 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 
 
 def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
-    """Addresses the words of a row along an axis, as the rows of a stage."""
+    """Addresses the words (steps of an inner sequence) of a lane's row along an axis, as the rows of a stage.
+
+    row, name: the addresses of the lane's row, and the axis.
+    base: the step's first row in the block of steps.
+    """
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)
     nowhere = call.pointer["nowhere"]
@@ -63,7 +70,10 @@ def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, nam
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """Loads the index of the first word of a row along an axis, and the number of its words."""
+    """Loads the index of the first word (step of an inner sequence) of a lane's row, and the number of words.
+
+    base: the step's first row in the block of steps. name: the axis of the inner sequences.
+    """
     code = call.code
     axis = next(axis for axis in call.program.axes if axis.name == name)
     index = call.read(axis.table, code.add(base, lane))
@@ -72,7 +82,7 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
-    """Computes the pointer to the record of the first word along an axis.
+    """Computes the pointer to the record of the first word (step of an inner sequence) along an axis.
 
     kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
     owner: the number of the thread or lane.

@@ -28,13 +28,13 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "c
 
 
 def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
-    """Writes the reduction of each of this thread's rows."""
+    """Writes the reduction of a value over an axis of its features, for each of this thread's rows."""
     with stage.own_rows() as row:
         reduce_row(stage, loop, row)
 
 
 def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
-    """Writes the reduction of one row."""
+    """Writes the reduction of one row's value: an argmax, or over the first or the last of its two axes."""
     code = stage.code
     source = code.at(
         stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
@@ -42,27 +42,25 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
     if loop.operation == "argmax":
         argmax(stage, loop, row, source)
     elif loop.leading:
-        leading(stage, loop, row, source)
+        reduce_first_axis(stage, loop, row, source)
     else:
         reduce_last_axis(stage, loop, row, source)
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Combines two partial results of a reduction."""
+    """Writes an operation of a reduction or scan on two partial results, scalars or vectors."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """Loads a vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
+    """Loads `width` numbers of the source, in the dtype of the result: a sum of booleans counts them."""
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
 def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
-    """Returns the neutral element of a reduction: 0 for sums; for max and min the dtype's least or greatest
-    number.
-    """
+    """Returns a reduction's neutral element: 0 for sums, else the dtype's least (max) or greatest number."""
     element = element_type(type_)
     if operation == "sum":
         number: float = 0
@@ -81,12 +79,13 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order; returns the neutral element if there is
-    none.
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; gives the neutral element for none.
+
+    value: writes the load of the vector, of type `type_`, at an index.
     """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with the value at one index."""
+        """Combines the partial result with the value at one index, as an iteration of the loop."""
         return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
 
     return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
@@ -100,48 +99,47 @@ def combine_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Reduces `size` numbers, which value(0), value(1), ... give `width` at a time, to a vector of partial
-    results.
+    """Reduces `size` numbers to a vector of partial results, so that few operations depend on each other.
 
-    Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
-    each is reduced separately.
+    value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
+        A register may hold several vectors side by side; each is reduced separately.
     """
-    whole, rest = divmod(size, width)
+    whole, remainder = divmod(size, width)
     total = combine_in_order(code, loop, type_, whole, value)
-    if rest:
+    if remainder:
         last = value(code.number(whole))
         total = combine(
             code,
             loop.operation,
             loop.targets[0].dtype,
             total,
-            code.keep_first(last, rest, width, neutral(code, loop.operation, type_)),
+            code.keep_first(last, remainder, width, neutral(code, loop.operation, type_)),
         )
     return total
 
 
-def vectors(
+def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads the source's vector at an index. stride: bytes between vectors."""
+    """Makes a function that loads the source's vector at an index. stride: the bytes between vectors."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
 def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the last axis: vectors along it, then a tree over the vector's elements."""
+    """Writes a reduction along the last axis: vectors along it, then a tree. source: the row's numbers."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
-        value = vectors(code, loop, base, width * size, width)
+        value = loader(code, loop, base, width * size, width)
         total = combine_vectors(code, loop, type_, inner, width, value)
         store_number(stage, loop, row, place, fold_vector(code, loop, total))
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """Reduces the elements of a vector to one number, by combining its halves repeatedly."""
+    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -153,15 +151,15 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
     return value
 
 
-def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the first axis, which combines whole vectors."""
+def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Writes a reduction along the first axis, which combines whole vectors. source: the row's numbers."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(-(-inner // width))) as block:
         base = code.at(source, code.mul(block, code.number(width * size)))
-        total = combine_in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
+        total = combine_in_order(code, loop, type_, outer, loader(code, loop, base, inner * size, width))
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
             pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
@@ -169,29 +167,29 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes an argmax along an axis: the first index of the largest number. NaN counts as the largest."""
+    """Writes an argmax along an axis: the first index of the largest number; NaN counts as the largest."""
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize
-    results, along = (inner, outer) if loop.leading else (outer, inner)
+    results, length = (inner, outer) if loop.leading else (outer, inner)
     to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
     with code.loop(code.number(0), code.number(results)) as place:
         base = code.at(source, code.mul(place, code.number(to_result)))
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
-        def turn(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
+        def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
             """Replaces the best number and its index by those at this index if the number is larger."""
-            there = code.at(base, code.mul(index, code.number(to_next)))
-            value = load_vector(code, loop.source.dtype, 1, there, size)
+            pointer = code.at(base, code.mul(index, code.number(to_next)))
+            value = load_vector(code, loop.source.dtype, 1, pointer, size)
             replaces = larger(code, value, best[0])
             return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
 
-        _, where = code.carry(0, along, [first, code.number(0)], turn)
+        _, where = code.carry(0, length, [first, code.number(0)], iteration)
         store_number(stage, loop, row, place, where)
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Tests whether a number replaces the largest so far: it is larger, or the first NaN."""
+    """Writes the test whether a number replaces the best of an argmax: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)
@@ -200,7 +198,7 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
 
 
 def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """Stores one number of the result at an index of its fields."""
+    """Stores one number of a reduction's result in a row, as element `place` of each field of the result."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

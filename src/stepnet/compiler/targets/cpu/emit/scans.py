@@ -12,13 +12,13 @@ from stepnet.compiler.targets.cpu.writing.code import store_vector
 
 
 def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
-    """Writes the scan of each of this thread's rows."""
+    """Writes a scan (prefix sums or products along an axis of features) of each of this thread's rows."""
     with stage.own_rows() as row:
         scan_row(stage, loop, row)
 
 
 def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
-    """Writes the scan of one row."""
+    """Writes the scan (prefix sums or products along the middle axis) of one row's value."""
     code, width = stage.code, stage.width
     outer, along, inner = loop.shape
     whole = inner // width * width
@@ -31,7 +31,7 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
 
 
 def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
-    """Writes `width` scans side by side. first: the index of the first number of the first scan."""
+    """Writes `width` independent scans of a row side by side. first: the element at which these begin."""
     code = stage.code
     _, along, inner = loop.shape
     size = loop.source.itemsize
@@ -39,22 +39,22 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
     targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
 
     def value(number: ir.Value) -> ir.Value:
-        """Loads the numbers of the scans at one index."""
+        """Loads the numbers of the scans, which are contiguous, from element `number` of the source on."""
         return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
-        """Stores the results at one index."""
+        """Stores the results of the scans, from element `number` of each target field on."""
         for pointer, target in zip(targets, loop.targets, strict=True):
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, place, target.itemsize)
 
-    def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
-        """Computes and stores the results at one index; returns them to carry."""
+    def iteration(index: ir.Value, previous: list[ir.Value]) -> list[ir.Value]:
+        """Computes and stores the results at an index of the scanned axis, from those before it."""
         number = code.add(first, code.mul(index, code.number(inner)))
-        total = combine(code, loop.operation, loop.targets[0].dtype, before[0], value(number))
+        total = combine(code, loop.operation, loop.targets[0].dtype, previous[0], value(number))
         put(total, number)
         return [total]
 
     initial = value(first)
     put(initial, first)
-    code.carry(1, along, [initial], turn)
+    code.carry(1, along, [initial], iteration)

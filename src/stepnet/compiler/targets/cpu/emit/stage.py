@@ -1,4 +1,4 @@
-"""The context in which the loops of a stage are written: its rows, the share of each thread, and operands."""
+"""The context in which the loops of a stage are written: its rows, the part of each thread, and operands."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -38,21 +38,21 @@ class RowsOutside:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row in the array; to a dummy row for none, and from row `count` on."""
         place = code.read_number(self.places, row)
-        somewhere = code.icmp_signed(">=", place, code.number(0))
-        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
-        return code.select(code.and_(code.icmp_signed("<", row, count), somewhere), there, self.nowhere)
+        has_place = code.icmp_signed(">=", place, code.number(0))
+        pointer = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.and_(code.icmp_signed("<", row, count), has_place), pointer, self.nowhere)
 
 
 @dataclass(frozen=True)
 class OneRow:
-    """Row of an array that all rows of a stage read: a broadcast."""
+    """Row of an array that all rows of a stage read."""
 
     pointer: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Returns the pointer to the only row, whichever row is asked for."""
+        """Returns the pointer to the only row, for any row of the stage: all rows read the same values."""
         return self.pointer
 
 
@@ -70,16 +70,16 @@ class InOrder:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row, or to a dummy row beyond the last of the stage's `count` rows."""
         there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
 class AddressedRows(Protocol):
-    """Rows that are addressed by a rule of their own, instead of a base and a stride."""
+    """Rows whose addresses are not given by a base and a stride, such as rows of a user's array."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row, in a stage of `count` rows."""
+        """Computes the pointer to a row of a stage. count: the number of rows of the stage."""
         ...
 
 
@@ -99,13 +99,13 @@ class StageRows:
     outside: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of a record."""
+        """Computes the pointer to a row of the record (memory with all values of a row) of this name."""
         if record in self.outside:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Addresses one of the rows, as the only row of a stage."""
+        """Addresses one of the rows, as the only row of a stage, so that loops run over it alone."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
         pointers = {record: self.at(code, record, row) for record in self.pointers}
         return StageRows(pointers, self.strides, code.number(1), outside)
@@ -118,9 +118,9 @@ class StageCode:
     rows: the rows of the stage.
     constants: the pointer to packed parameters, constants and tables.
     status: the pointer to the word that is set if an integer is out of bounds.
-    thread, threads: the number of this thread, and of all threads.
+    thread, threads: the index of this thread, and the number of threads.
     width: the elements of a vector.
-    reaches_beyond: whether pointwise work may reach beyond the last row, as tiles of products do. Such a
+    reaches_beyond: whether elementwise work may reach beyond the last row, as tiles of products do. Such a
         stage is run by one thread.
     shares_units: whether threads divide elementwise work by units instead of rows.
     """
@@ -139,16 +139,16 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows, every n-th for n threads, or `abreast` at a time for one."""
+        """Writes a loop over this thread's rows: every n-th for n threads; `abreast` at a time for one."""
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """Computes the range of this thread's unit blocks, in multiples of `grain` blocks."""
+        """Computes this thread's part of the unit blocks, first and end, in multiples of `grain` blocks."""
         code = self.code
         grains = -(-blocks // grain)
 
         def edge(thread: ir.Value) -> ir.Value:
-            """Computes the first block of a thread."""
+            """Computes the first block of the thread with this index, which is the end of the one before."""
             whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
             return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
 
@@ -156,15 +156,13 @@ class StageCode:
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
-        """Writes a loop over this thread's share of the groups of units of all rows; yields the row and the
-        group.
-        """
+        """Writes a loop over this thread's part of all pairs of a row and a group of units; yields these."""
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
         whole = code.mul(self.rows.count, count)
 
         def edge(thread: ir.Value) -> ir.Value:
-            """Computes the first group of a thread."""
+            """Computes the first pair of the thread with this index, which is the end of the one before."""
             return code.sdiv(code.mul(whole, thread), self.threads)
 
         with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
@@ -176,8 +174,9 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """Loads an operand into registers, for a unit block of a row; values: the registers computed so far,
-        by node.
+        """Returns an operand of a unit block of a row as a vector: it is loaded, or in a register.
+
+        values: the registers computed so far, by node number.
         """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
@@ -200,13 +199,13 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
-        """Loads an operand through a table of offsets (a gather)."""
+        """Loads an operand of a unit block through a table of offsets. base: the value's address in a row."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
 
         def pointer(entry: ir.Value) -> ir.Value:
-            """Computes the pointer to the element that an entry of the table names."""
+            """Computes the pointer to the element whose index in the value is this entry of the table."""
             return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
 
         if operand.per == "block":
@@ -216,7 +215,7 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Loads a vector of numbers one by one. first: the entry of the table with the first offset."""
+        """Loads a vector of numbers one by one, at offsets from `base` in a table, from entry `first` on."""
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):
@@ -231,9 +230,9 @@ class StageCode:
 class ConsecutiveSteps:
     """Consecutive steps of the same rows, at least one. Each reads the memories that the step before wrote.
 
-    at: a function from the index of a step and its two memory buffers to the stage of the step.
+    at: a function from the index of a step and its two memory buffers to the context for writing its loops.
     count: the number of steps.
-    memories: the buffers that the first step reads and writes.
+    memories: the buffers that the first step reads and writes; they are exchanged after each step.
     """
 
     code: Code
@@ -243,14 +242,14 @@ class ConsecutiveSteps:
 
     @property
     def first(self) -> StageCode:
-        """Returns the stage of the first step."""
+        """Returns the context for writing the loops of the first step."""
         return self.at(self.code.number(0), self.memories)
 
     def each(self, write: Callable[[StageCode], None]) -> None:
-        """Writes a loop over the steps. write: writes the code of one step."""
+        """Writes a loop over the steps, which exchanges the memories. write: writes the code of one step."""
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-            """Writes one step; returns its memories, swapped."""
+            """Writes the step with index `ahead`; returns the two memory buffers, exchanged."""
             write(self.at(ahead, memories))
             return memories[::-1]
 

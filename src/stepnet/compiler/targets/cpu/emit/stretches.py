@@ -26,14 +26,17 @@ from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
 
 
 def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block whose step is a single loop over units."""
+    """Writes the steps of a block, if units depend on no other units: runs of steps with the same rows.
+
+    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
+    """
     code = call.code
     first_cell, stop_cell = call.first_cell, call.stop_cell
     code.store(code.number(0), first_cell)
     with code.loop_while(lambda: code.icmp_signed("<", code.load(first_cell), steps)):
         first = code.load(first_cell)
         code.store(code.add(first, code.number(1)), stop_cell)
-        with code.loop_while(lambda: goes_on(call, code.load(stop_cell), steps)):
+        with code.loop_while(lambda: extends_stretch(call, code.load(stop_cell), steps)):
             code.store(code.add(code.load(stop_cell), code.number(1)), stop_cell)
         stop, now, following = code.load(stop_cell), code.load(now_cell), code.load(next_cell)
         begin_later(call, first, now)
@@ -49,18 +52,18 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
         code.store(stop, first_cell)
 
 
-def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Tests whether `step` belongs to the stretch of the step before it; False for the step behind the
-    block.
+def extends_stretch(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
+    """Tests whether `step` has the rows of the step before it and begins no sequence: both can run together.
 
-    If sequences may end early, each stretch has one step: the first thread checks all rows between steps.
+    steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
+        checks all rows between steps.
     """
     code = call.code
     before = call.read("step_rows", code.sub(step, code.number(1)))
-    same = code.icmp_signed("==", call.read("step_rows", step), before)
-    none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
+    has_same_rows = code.icmp_signed("==", call.read("step_rows", step), before)
+    begins_none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
     inside = code.and_(code.icmp_signed("<", step, steps), code.not_(call.ends_early))
-    return code.and_(inside, code.and_(same, none))
+    return code.and_(inside, code.and_(has_same_rows, begins_none))
 
 
 def write_stretch(
@@ -69,17 +72,17 @@ def write_stretch(
     """Writes this thread's work in the steps `first` to `stop` - 1, which have the same rows.
 
     now, following: the memories that the first step reads, and those that it writes; they are swapped after
-    each step.
+        each step.
     """
     code, (loop,) = call.code, loops_of(call)
 
     def rows(step: ir.Value, memories: list[ir.Value]) -> StageRows:
-        """Addresses the rows of a step."""
+        """Addresses the rows of a step. memories: the buffers that it reads and writes."""
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
-        """Makes the context of a step of the stretch."""
+        """Makes the context for writing the step `ahead` steps after the first."""
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
     steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])
@@ -91,7 +94,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step's only phase."""
+    """Returns the loops of a step that is a single phase (loops between two barriers of threads)."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

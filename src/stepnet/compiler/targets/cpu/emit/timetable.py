@@ -10,7 +10,10 @@ from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_endi
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Writes code that fills the tables of the block of `steps` steps from step `start` on."""
+    """Writes code that fills the tables of a block: the sequence and the step that each of its rows computes.
+
+    start, steps: the first step of the block, and its number of steps.
+    """
     code = call.code
     count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
     code.store(call.word["lanes"], count_cell)
@@ -33,11 +36,11 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
 
 
 def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Writes code that lowers the number of active lanes to those with more than `step` steps."""
+    """Writes code that lowers the number of active lanes, `count_cell`, to those with over `step` steps."""
     code = call.code
 
     def some_ended() -> ir.Value:
-        """Tests whether the last active lane has no steps left."""
+        """Writes a test whether the last active lane, which has the fewest steps, has none left."""
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))
@@ -48,8 +51,10 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 
 
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
-    """Writes code that fills a lane's row with its next step: of its sequence, or the first of the next
-    one.
+    """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
+
+    The step is that of the lane's sequence, or the first of its next one; the slot `fresh_cell` is then set
+    to 1.
     """
     code, table = call.code, call.table
     minus = code.number(-1)
@@ -66,7 +71,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
         code.store(code.number(1), fresh_cell)
     sequence = call.read("current", lane)
     left = code.sub(call.read("left", lane), code.number(1))
-    where = place(call, sequence, left)
+    where = array_row(call, sequence, left)
     code.write_number(where, table["where"], row)
     code.write_number(sequence, table["owner"], row)
     ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
@@ -81,7 +86,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
     code.write_number(left, table["left"], lane)
 
 
-def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
+def array_row(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Computes the row of a sequence's step in the user's arrays. left: the number of steps after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))

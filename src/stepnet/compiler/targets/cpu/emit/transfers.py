@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of input rows, and of statics that every step reads, into the block's records."""
+    """Writes copies of inputs, and of statics that every step reads, to `rows` rows of a block of steps."""
     code = call.code
     if not call.program.inputs and not call.program.expanded:
         return
@@ -26,8 +26,9 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 
 
 def scatter(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of output rows to the user's arrays: of every step, or of the last step of each
-    sequence.
+    """Writes copies of outputs from the `rows` rows of the block of steps to the user's arrays.
+
+    They are the outputs of every step, or of the last step of each sequence.
     """
     code = call.code
     if not call.program.outputs and not call.program.kept:
@@ -35,7 +36,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
     block = call.rows(code.number(0), rows)
 
     def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
-        """Copies outputs of a row of the block to one row of the user's arrays."""
+        """Copies outputs (pairs of array and field) of a row of the block to row `place` of arrays."""
         for word, field in outputs:
             target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
             source = code.at(block.at(code, field.record, row), field.offset)
@@ -51,14 +52,14 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories and statics of the lanes that begin a sequence in this step."""
+    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step."""
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
 
 
 def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories of sequences that begin in a step after the first of its block.
+    """Writes loads of initial memories and statics of sequences that begin in a step after the block's first.
 
     Those of the first step are loaded when the block begins.
     """
@@ -71,9 +72,9 @@ def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories and statics of a lane.
+    """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane.
 
-    sequence: the sequence that it begins; below 0 for none.
+    sequence: the sequence; below 0 for none.
     """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
@@ -85,9 +86,9 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """Computes the pointers to the records with the memories of a lane.
+    """Computes the pointers to the records with the memories of a lane, by name.
 
-    memories: the buffer of those that are swapped after each step.
+    memories: the buffer of those memories that are swapped after each step.
     """
     pointers = {"now": memories, "lane": call.pointer["lane"]}
     return {
@@ -104,14 +105,15 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a load of the initial memory of a sequence; zeros by default. into: the copy to the order of
-    fibers, if any.
+    """Writes a load of the initial memory of a sequence to a field of a lane's record; zeros by default.
+
+    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     code = call.code
     target = code.at(record, field.offset)
 
     def copy() -> None:
-        """Copies the memory from its source."""
+        """Writes the copy of the initial memory from its source."""
         put(call, call.of_sequence(source, sequence), source.bytes, record, field, into)
 
     if source.is_zeros:
@@ -127,7 +129,10 @@ def begin_memory(
 
 
 def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of the lanes whose sequence ends with this step."""
+    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block.
+
+    following: the pointer to the memories after the step.
+    """
     code = call.code
     if all(final < 0 for _, final, _ in call.program.memories):
         return
@@ -139,8 +144,9 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 def put(
     call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """Writes a copy of a value of `count` bytes to a field of a record. into: the copy to the order of
-    fibers, if any.
+    """Writes a copy of a value of `count` bytes to a field of a record, the memory of a row's values.
+
+    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     if into is None:
         call.code.copy_bytes(call.code.at(record, field.offset), value, count)
@@ -149,7 +155,10 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of a lane. sequence: the sequence that ends; below 0 for none."""
+    """Writes stores of a lane's final memories, from the buffer `following`, to the caller's arrays.
+
+    sequence: the sequence that ends; below 0 for none, and then nothing is stored.
+    """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         records = records_of(call, lane, following)
@@ -164,7 +173,10 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix between the order of fibers and the caller's C order."""
+    """Writes a copy of a row's matrix between the caller's order and fibers (elements summed for a unit).
+
+    records: the pointers to both, by record: the field's and "caller".
+    """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))
     constants, status = call.pointer["constants"], call.pointer["status"]

@@ -31,7 +31,7 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """Writes all tiles of all rows, for this thread's unit blocks."""
+    """Writes products and the elementwise work on them, tile by tile, for this thread's unit blocks."""
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
     if not loop.products:
@@ -43,7 +43,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     counts, whole = tiled.row_counts()
     size = code.number(tiled.group)
     groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
-    from_last = there_and_back(code) if tiling.is_large else None
+    from_last = alternating_flag(code) if tiling.is_large else None
     with code.loop(code.number(0), groups) as place:
         if from_last is not None:
             back = code.sub(code.sub(groups, code.number(1)), place)
@@ -53,8 +53,8 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         tiled.emit(counts, whole, begin, end)
 
 
-def there_and_back(code: Code) -> ir.Value:
-    """Writes a flag that alternates each time this code runs in a call: false, true, false, ..."""
+def alternating_flag(code: Code) -> ir.Value:
+    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate by it."""
     with code.goto_entry_block():
         turned = code.alloca(I1)
         code.store(ir.Constant(I1, 0), turned)
@@ -73,7 +73,7 @@ Words = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with the same rows and a single unit block."""
+    """Makes the tile with the same rows and a single unit block, which fills what wider tiles leave."""
     return replace(tile, units=1)
 
 
@@ -85,6 +85,7 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
+        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums."""
         shapes, grain, vector_bytes = tiling.shapes, tiling.grain, tiling.vector_bytes
         self.unit, self.code, self.shapes = unit, unit.code, shapes
         self.group = lcm(*(shape.units for shape in shapes))
@@ -118,8 +119,9 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointer to the number of tiles of each shape, and how many tiles of the largest shape
-        to add.
+        """Computes how many tiles of each shape cover the rows of the stage.
+
+        Returns the pointer to the counts of the shapes, and a number to add to the count of the first one.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
@@ -128,7 +130,10 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
 
     def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes all rows of the unit blocks `begin` to `end`, one shape of tiles after the other."""
+        """Writes the tiles of all rows, for unit blocks `begin` to `end`, shape by shape.
+
+        counts, whole: the pointer to the number of tiles of each shape, and the number to add to the first.
+        """
         code = self.code
         code.store(code.number(0), self.next_row)
         with code.loop(code.number(0), code.number(len(self.shapes))) as place:
@@ -139,7 +144,10 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of a shape along the rows; the remaining unit blocks use its narrow kind."""
+        """Writes `count` tiles of a shape along the rows; the remaining unit blocks use its narrow kind.
+
+        place: the number of the shape. begin, end: the range of unit blocks.
+        """
         code = self.code
         words = self.words_at(place)
         start = code.load(self.next_row)
@@ -155,7 +163,7 @@ class Tiled:
             self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """Writes all tiles of a kind: the microkernel of that kind, then the epilogue."""
+        """Writes all tiles of a kind, over unit blocks `begin` to `end` and rows `start` to `stop`."""
         code = self.code
         words = self.words_at(kind)
         with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
@@ -165,31 +173,29 @@ class Tiled:
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
-                        self.keep(tile, row, block)
+                        self.store_sums(tile, row, block)
                     else:
                         self.unit.epilogues(self.unit.tile(tile, row, block))
             if self.shared:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """Returns the words of a kind of tile. A kind has one unit block unless its rows are a power of
-        two.
-        """
+        """Returns the entries (named by `WORDS`) of a kind of tile in the table that the code reads."""
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
         own = narrow(kind)
         return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
 
     def words_at(self, kind: ir.Value) -> Words:
-        """Loads the words of a kind of tile, by name."""
+        """Loads the entries of a kind of tile from the table, by name: its sizes and index masks."""
         code = self.code
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
-    def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes stores of the accumulators of a tile, cell by cell, for the shared epilogue."""
+    def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
+        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums."""
         if tile.turns == 1:
-            self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
+            self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
         code = self.code
         with code.loop(code.number(0), code.number(tile.turns)) as turn:
@@ -197,10 +203,10 @@ class Tiled:
             for product in self.unit.loop.products:
                 own = product.ports[: len(product.ports) // tile.turns]
                 bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
-                self.put(cells, own, code.at(self.sums, bytes_))
+                self.store_ports(cells, own, code.at(self.sums, bytes_))
 
-    def put(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Writes stores of the accumulators of some ports. sums: where those of the first port begin."""
+    def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
+        """Writes stores of some sums of a tile. ports: their nodes. sums: the memory for the first cell."""
         order = list(self.ports)
         for number, cell in enumerate(cells):
             for port in ports:
@@ -208,9 +214,7 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """Writes the epilogue of a tile's cells, whose sums are in memory: ABREAST cells at a time, then 2,
-        then 1.
-        """
+        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1."""
         code = self.code
         count = code.mul(words["rows"], words["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]
@@ -230,13 +234,19 @@ class Tiled:
     def place(
         self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
     ) -> tuple[ir.Value, ir.Value]:
-        """Computes the row and the unit block of a cell of a tile."""
+        """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
+
+        words: the entries of the kind of tile in the table: sizes and index masks.
+        """
         code = self.code
         own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads a cell of a tile, with its sums from memory."""
+        """Loads a cell of the tile that begins at a row and a unit block, with its sums from memory.
+
+        number, words: the number of the cell, and the entries of the kind of tile in the table.
+        """
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
         sums = {

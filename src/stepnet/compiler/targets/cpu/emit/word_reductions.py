@@ -27,7 +27,7 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
-    """Writes the reduction over the words of one row. The words are the rows of the stage."""
+    """Writes the reduction of all words (steps of an inner sequence) of a row to one value per row."""
     code, blocks = stage.code, -(-loop.size // stage.width)
     whole = blocks // ABREAST * ABREAST
     if whole:
@@ -38,31 +38,31 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction of `abreast` unit blocks side by side."""
+    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on."""
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(word: ir.Value) -> ir.Value:
-        """Computes the values of the blocks at one word."""
+        """Returns the values of the unit blocks at one word, as a long vector."""
         cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
-    some = code.icmp_signed(">", count, code.number(0))
-    last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+    has_words = code.icmp_signed(">", count, code.number(0))
+    last = code.select(has_words, code.sub(count, code.number(1)), code.number(0))
     total = value(last if loop.how == "last" else code.number(0))
     if loop.how in COMBINE:
         total = combine_words(stage, loop, total, value)
     if loop.how == "mean":
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
-    total = code.select(some, total, code.splat(total.type, 0))
+    total = code.select(has_words, total, code.splat(total.type, 0))
     for place, part in enumerate(split_vector(code, total, abreast)):
         for target in loop.targets:
             units.store(part, target, code.number(0), code.add(block, code.number(place)))
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
-    """Writes the reduction over the features of each word, ABREAST words at a time.
+    """Writes the reduction over the features of each word (inner step) of a row, ABREAST words at a time.
 
     The last group may reach beyond the last word, into memory that is never read.
     """
@@ -77,13 +77,11 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
-    """Combines the blocks of features of some words in order; returns their partial results, one vector
-    each.
-    """
+    """Combines the features of some words, vector by vector; returns a long vector, one part per word."""
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
-        """Computes the values of one block of features of the words."""
+        """Returns the values of one unit block of all these words, as a long vector."""
         cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -94,14 +92,16 @@ def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value])
 def combine_words(
     stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
-    """Combines all words in order. first: the value of the first word. value: computes that of the word at an
-    index.
+    """Combines the values of all words (steps of an inner sequence) of a row in order; returns the result.
+
+    first: the value of the first word.
+    value: writes the computation of the value of the word at an index.
     """
     code, dtype = stage.code, loop.targets[0].dtype
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with one word."""
+        """Combines the partial result with the word at an index."""
         return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
 
     return code.carry(1, stage.rows.count, [first], combined)[0]

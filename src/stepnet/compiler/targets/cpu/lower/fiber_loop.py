@@ -1,4 +1,7 @@
-"""Lowering of work on fibers to a loop: what is loaded, computed, accumulated and stored at each depth."""
+"""Lowering of work on fibers (matrix elements that a reduction combines for one unit) to a loop.
+
+The loop says what is loaded, computed, accumulated and stored at each depth of the fibers.
+"""
 
 from dataclasses import replace
 
@@ -30,58 +33,58 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
-    """Lowers a phase's work on fibers to one loop."""
+    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units."""
     width = group_width(work.fibers, work.units, stage.width)
-    turns = tuple(
-        turn(stage, work, level, depth, width if place == 0 else 0)
+    passes = tuple(
+        lower_pass(stage, work, level, depth, width if place == 0 else 0)
         for level in sorted({level for level in work.level.values() if level % 2})
         for place, depth in enumerate(depths(stage, work, level))
     )
     last = max(work.level.values())
-    units = () if last % 2 else on_units(stage, work, last, width)
+    units = () if last % 2 else unit_nodes(stage, work, last, width)
     of_units = [number for number in work.members if not work.is_deep(number)]
-    whole = FiberLoop(work.units, width, turns, units, stores(stage, of_units))
-    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_only_fibers else whole
+    whole = FiberLoop(work.units, width, passes, units, stores(stage, of_units))
+    return in_tiles(stage, whole) if len(passes) == 1 and whole.reads_only_fibers else whole
 
 
 def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
-    """Divides the depth of a loop of one turn into tiles, if its fibers do not fit the L1 cache.
+    """Divides the depth of a loop with one pass into tiles, if its fibers do not fit the L1 cache.
 
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
     steps before the next tile begins.
     """
-    (turn,) = loop.turns
-    bytes_ = sum(loop.width * target.itemsize for _, target in turn.stores)
-    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else turn.depth
-    if tile >= turn.depth:
+    (only_pass,) = loop.turns
+    bytes_ = sum(loop.width * target.itemsize for _, target in only_pass.stores)
+    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else only_pass.depth
+    if tile >= only_pass.depth:
         return loop
-    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in turn.sums]
+    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in only_pass.sums]
     return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
 def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
-    """Lists the distinct depths of the fibers of a level."""
+    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level, each for one pass."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
 
 def depth_of(work: FiberWork, number: int) -> int:
-    """Returns the depth of the fibers that a node computes or combines."""
+    """Returns the length of the fibers (elements summed for one unit) that a node computes or reduces."""
     if number in work.fibers.places:
         return len(work.fibers.places[number])
     return len(summed(work.net, number))
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """Lists the reductions on a level."""
+    """Lists the reductions over fibers that are computed on a level (a position in the order of work)."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
-def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers the work of a level on the fibers of one depth.
+def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
+    """Lowers the work on fibers of one level (position in the order of work) and depth (length) to one pass.
 
-    width: the units of a group, if the turn begins with the work on units of the level below; 0 if an earlier
-        turn does that.
+    width: the number of units of a group, if the pass begins with the work on units of the level below; 0 if
+        an earlier pass does that.
     """
     computed = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
     group = group_width(work.fibers, work.units, stage.width)
@@ -97,12 +100,16 @@ def turn(stage: StageLowering, work: FiberWork, level: int, depth: int, width: i
         if depth_of(work, number) == depth
     )
     first_computed = [number for number in computed if work.level[number] == level]
-    units = on_units(stage, work, level - 1, width) if width else ()
+    units = unit_nodes(stage, work, level - 1, width) if width else ()
     return FiberPass(depth, units, nodes, sums, stores(stage, first_computed))
 
 
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
-    """Lowers a reduction over fibers; a product that only it reads is fused into it, as two factors."""
+    """Lowers a reduction over fibers (matrix elements summed for one unit), node `number`, for one pass.
+
+    A product that only it reads becomes its two factors, for a fused multiply-add. level, group: the level on
+    which it is computed, and the number of units of a group.
+    """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
     if root in work.level and work.is_fused(root):
@@ -113,8 +120,11 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
     return FiberSum(number, (deep_operand(stage, work, operand, number, level, group),))
 
 
-def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units of a level, with their operands."""
+def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
+    """Lists the elementwise nodes on units of a level (position in the order of work), with their operands.
+
+    width: the number of elements of an operand.
+    """
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
         for number in work.nodes_at(level)
@@ -123,7 +133,7 @@ def on_units(stage: StageLowering, work: FiberWork, level: int, width: int) -> C
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists the values of nodes that are stored, with their fields."""
+    """Lists the stores of nodes' values: the register of each value, with each field that it is stored in."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -133,7 +143,11 @@ def stores(stage: StageLowering, numbers: list[int]) -> Stores:
 def deep_operand(
     stage: StageLowering, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
-    """Returns the operand by which a node on fibers, or a reduction over fibers, reads a value."""
+    """Chooses how a node on fibers (matrix elements summed for one unit) reads an operand: register or load.
+
+    operand, user: the operand, and the node that reads it.
+    level, group: the level on which the node is computed, and the number of units of a group.
+    """
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype
     if work.has_on_registers(operand, user, level):
@@ -145,9 +159,11 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """Returns the cheapest operand that reads elements of a value.
+    """Chooses the cheapest way to read elements of a value at each depth of fibers and for each unit.
 
+    root, dtype: the node of the value, and the dtype in which it is read.
     places: the index of the element at each depth and unit, [depth, units].
+    group: the number of units of a group.
     """
     node = stage.net.nodes[root]
     if node.types[0].extent == CONST:
@@ -161,14 +177,18 @@ def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group
     if np.all(places == places[0]):
         return stage.field_operand(source, places[0], dtype, group)
     return along(
-        stage, source, in_groups(places, group), dtype, whole=not source.is_outside, size=source.size
+        stage, source, in_groups(places, group), dtype, slack=not source.is_outside, size=source.size
     )
 
 
 def constants_along(
     stage: StageLowering, constant: ConstantNode, places: Array, dtype: str, group: int
 ) -> DeepOperand:
-    """Returns the operand that reads a parameter, which is packed in the order in which it is read."""
+    """Chooses how a parameter is read at each depth and unit, and packs it in that order.
+
+    places: the index of the element at each depth and unit, [depth, units].
+    group: the number of units of a group.
+    """
     if np.all(places == places[0]):
         return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
     if np.all(places == places[:, :1]):
@@ -180,15 +200,16 @@ def constants_along(
 
 
 def along(
-    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
+    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, slack: bool = True, size: int = 0
 ) -> Along:
-    """Makes an operand that differs from depth to depth.
+    """Makes an operand of work on fibers that differs from depth to depth, with its table of positions.
 
+    source: the field of the values, or the offset of an array among the constants.
     places: the position of each element, [group of units, depth, unit of the group].
-    whole: whether a vector may extend past the last of the `size` elements.
+    slack: whether a vector may extend past the last of the `size` elements.
     """
     first, width = places[:, :, 0], int(places.shape[2])
-    fits = whole or first.max() + width <= size
+    fits = slack or first.max() + width <= size
     if np.all(places == first[:, :, None]):
         how = "spread"
     elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(places[-1]):
@@ -202,9 +223,7 @@ def along(
 
 
 def is_padded_run(places: Array) -> bool:
-    """Tells whether the places [depth, unit] are contiguous at each depth, up to repetitions of the last
-    unit.
-    """
+    """Tells whether places [depth, unit] are contiguous along units, but for copies of the last (padding)."""
     steps = np.diff(places, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

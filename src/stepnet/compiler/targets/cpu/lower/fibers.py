@@ -32,11 +32,10 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses the number of units of a group: whole vectors that divide the units evenly, up to padding of
-    the last.
+    """Chooses how many units are computed as a group: whole vectors that divide the units, but for padding.
 
     A width is preferred for which the units of each group read one element of a value, or contiguous
-    elements. Units of different heads do not.
+    elements. Units of different heads do not. width: the number of elements of a vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -45,7 +44,8 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Tells whether the units of each group read one element, or contiguous elements.
+    """Tells whether each group of units reads one element, or contiguous ones, as one load can do. places:
+    the index of the element that each unit reads.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -56,7 +56,7 @@ def runs_in_groups(places: Array, group: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FiberStorage:
-    """Memory order of a value that is cut into fibers.
+    """Memory order of a matrix that is cut into fibers (the elements that a reduction combines for one unit).
 
     places: the index of its element at each depth and unit, [depth, units].
     group: the units of a group.
@@ -67,12 +67,12 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """The index of the element at each position in memory. Padding repeats the last unit."""
+        """For each position in memory, the index of the value's element. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """The position in memory of each element of the value."""
+        """For each element of the value, its position in memory, by which loops read it."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -85,7 +85,7 @@ class FiberStorage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """Rearranges an array [depth, units] to [groups, depth, units of a group].
+    """Rearranges an array [depth, units] to [groups, depth, units of a group], the order of fibers in memory.
 
     The last group is padded with copies of the last unit.
     """
@@ -97,12 +97,12 @@ def in_groups(numbers: Array, group: int) -> Array:
 
 @dataclass(eq=False)
 class FiberWork:
-    """Nodes of a phase with the same number of units, which go through the levels together.
+    """Nodes of a phase with the same number of units, which a group of units computes level by level.
 
     units: the number of units.
     members: the nodes.
     stored: the nodes that are read outside.
-    level: for each node its level: even for pointwise work on units, odd for work on fibers.
+    level: for each node its level: even for elementwise work on units, odd for work on fibers.
     again: for each level, the nodes that are recomputed there.
     """
 
@@ -114,6 +114,7 @@ class FiberWork:
     again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
+        """Assigns a level to each member, as late as possible, and marks the nodes to be recomputed."""
         self.net, self.users = self.fibers.net, self.fibers.net.users()
         for number in self.members:
             self.level[number] = self.earliest(number)
@@ -124,29 +125,32 @@ class FiberWork:
                 self.compute_again(root, self.level[number])
 
     def is_deep(self, number: int) -> bool:
-        """Tells whether a node's value is cut into fibers."""
+        """Tells whether a node's value is a matrix cut into fibers (elements summed for one unit)."""
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
-        """Lists the members that a node reads, through views."""
+        """Lists the members of this work that a node reads, directly or through views."""
         roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level on which a node can be computed, from the levels of its operands."""
+        """Returns the first level on which a node can be computed: even for work on units, odd for fibers."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
             computed = self.level[root]
             if self.is_deep(root):
                 level = max(level, computed)
-            else:  # available on the next even level
+            else:  # a value on units is available on the next even level
                 available = computed + computed % 2
                 level = max(level, available + is_odd)
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the latest level on which a node on fibers may be computed: that of its first reader."""
+        """Returns the last level on which a node may be computed.
+
+        A node on fibers (matrix elements summed for one unit) may wait for the first of its readers.
+        """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -154,11 +158,15 @@ class FiberWork:
 
     @cached_property
     def readers(self) -> dict[int, set[int]]:
-        """The nodes that read each member, through views."""
+        """For each member, the nodes that read it, directly or through views."""
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Marks a node on fibers, with its operands, to be recomputed on a level, if that is cheap."""
+        """Marks a node on fibers (elements summed for a unit), with its operands, to be recomputed on a
+        level.
+
+        This is done only if it is cheap; the value then need not be stored and loaded again.
+        """
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
         if level % 2 and self.cost(number) <= CHEAP:
@@ -167,14 +175,14 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations that one element of a node on fibers takes, operands on fibers included."""
+        """Counts the operations to recompute an element of a node on fibers, operands on fibers included."""
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
-        """Tells whether an operand is in a register when `user` is computed on a level.
+        """Tells whether an operand is in a register, not in memory, when node `user` is computed.
 
-        level: None for the user's own level.
+        level: the level on which it is computed; None for its own, not one where it is recomputed.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -183,13 +191,11 @@ class FiberWork:
         return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
 
     def leaves_in_place(self, memory: int, following: int) -> bool:
-        """Tells whether a memory's next value may overwrite it in place: nothing reads the old value
-        later.
-        """
+        """Tells whether node `following`, a memory's next value, may overwrite it: nothing reads it later."""
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
-            """Tells whether a reader of the old value reads it before the next value is stored."""
+            """Tells whether a node reads the old value, by `operand`, before the next value is stored."""
             if self.net.nodes[user].is_view:
                 return all(reads_early(reader, user) for reader in self.users[user])
             is_late = user in self.level and max(self.levels_of(user)) > last
@@ -198,18 +204,16 @@ class FiberWork:
         return all(reads_early(user, memory) for user in self.users[memory])
 
     def levels_of(self, number: int) -> list[int]:
-        """Lists all levels on which a node is computed: its own, and those where it is recomputed."""
+        """Lists the levels (positions in the order of work) on which a node is computed, or recomputed."""
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the nodes that are computed on a level, in order, without sums."""
+        """Lists the nodes to compute on a level, operands first, with recomputed ones, without reductions."""
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Tells whether a node is a product that only one sum reads, so that both become a fused
-        multiply-add.
-        """
+        """Tells whether a node is a product that only one sum reads; both are then a fused multiply-add."""
         node, users = self.net.nodes[number], self.readers[number]
         has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
         (user,) = users if has_one_sum else (number,)
@@ -219,18 +223,20 @@ class FiberWork:
             and self.level[user] == self.level[number]
             and self.net.nodes[user].operation == "sum"
             and node.operation == "multiply"
-            and is_of_its_dtype(self.net.nodes[user], node)
-            and all(is_of_its_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
+            and has_operand_dtype(self.net.nodes[user], node)
+            and all(has_operand_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
         )
 
 
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """Groups nodes on fibers by phase and units; returns, for each node, the work that it belongs to.
+    """Groups nodes on fibers (matrix elements summed for one unit) by phase and number of units.
 
     phases: the nodes of each phase.
     stored: the nodes that results read.
+
+    Returns, for each node, the work that it belongs to.
     """
     if not fibers:
         return {}
@@ -244,6 +250,6 @@ def work_on_fibers(
     return {number: work for work in works for number in work.members}
 
 
-def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Tells whether a floating-point node and the node that it reads have the same dtype."""
-    return node.type.is_float and node.type.dtype == read.type.dtype
+def has_operand_dtype(node: Node, operand: Node) -> bool:
+    """Tells whether a floating-point node and its operand have one dtype, as fusing them requires."""
+    return node.type.is_float and node.type.dtype == operand.type.dtype

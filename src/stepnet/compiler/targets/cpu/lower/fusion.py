@@ -15,10 +15,12 @@ from stepnet.compiler.plan.views import reads_along, view_places
 from stepnet.compiler.targets.cpu.lower.segments import Segments
 
 
-def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
-    """Finds the nodes that are fused into a reduction; returns, for each, the number of the reduction.
+def fused_into(segments: Segments, stored: Container[int]) -> dict[int, int]:
+    """Finds the pointwise nodes that are fused into a reduction of words (steps of inner sequences).
 
-    wanted: the nodes that are stored; these are not fused.
+    stored: the nodes that are stored; these are not fused.
+
+    Returns, for each fused node, the number of the reduction.
     """
     numbers = [number for phase in segments.phases for number in phase]
     reductions = [number for number in numbers if segments.is_over_words(number) or segments.folds(number)]
@@ -26,21 +28,21 @@ def fused_into(segments: Segments, wanted: Container[int]) -> dict[int, int]:
         return {}
     net = segments.net
     users = net.users()
-    nodes = {n for n in numbers if net.nodes[n].kind == "pointwise" and n not in wanted}
-    into = dict[int, int]()
+    nodes = {n for n in numbers if net.nodes[n].kind == "pointwise" and n not in stored}
+    reduction_of = dict[int, int]()
     for reduction in reductions:
-        inside = {reduction}
+        fused = {reduction}
         for number in sorted(nodes, reverse=True):
             readers = readers_of(net, users, number)
-            only_inside = bool(readers) and inside.issuperset(readers)
-            if only_inside and all(reads_elementwise(segments, number, user) for user in readers):
-                inside.add(number)
-        into |= dict.fromkeys(inside - {reduction}, reduction)
-    return into
+            only_fused = bool(readers) and fused.issuperset(readers)
+            if only_fused and all(reads_elementwise(segments, number, user) for user in readers):
+                fused.add(number)
+        reduction_of |= dict.fromkeys(fused - {reduction}, reduction)
+    return reduction_of
 
 
 def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
-    """Tells whether a node reads a value elementwise, at the same indices."""
+    """Tells whether node `user` reads the value of node `number` elementwise, at the same indices."""
     net, node = segments.net, segments.net.nodes[user]
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):

@@ -27,10 +27,10 @@ from stepnet.compiler.targets.cpu.machine.target import Processor
 
 
 def load(program: CallLoops, target: Processor) -> Load:
-    """Counts the load of a program."""
+    """Counts the work of a compiled recurrence per step, for the estimate of its time on a processor."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
-        """Counts the load of one stage."""
+        """Counts the work of one stage. work: its loops, each with its net. waits: its barriers per step."""
         work = list(work)
         by_unit = program.units_are_alone and not waits
         blocks = tuple(
@@ -41,7 +41,7 @@ def load(program: CallLoops, target: Processor) -> Load:
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
-        """Counts the load per word along an axis."""
+        """Counts the work per word (step of an inner sequence) along an axis, for the estimate of time."""
         by_row = (
             (program.body, loop)
             for phase in program.loop
@@ -63,7 +63,7 @@ def load(program: CallLoops, target: Processor) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """Yields the loops over rows, without those over the words of a row."""
+    """Yields the loops over rows (sequences), without those over the words (inner steps) of a row."""
     for phase in phases:
         if isinstance(phase, LaneLoop):
             yield from (loop for along, loop in phase.work if not along)
@@ -74,9 +74,9 @@ def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
 
 
 def flops(net: Net, loop: Loop) -> int:
-    """Counts the elementwise operations of a loop per row.
+    """Counts the elementwise operations of a loop per row (sequence and step), for the estimate of its time.
 
-    To move or combine an element without a node counts as one operation.
+    To move or combine an element without a node counts as one operation. net: the graph of the loop's nodes.
     """
     if isinstance(loop, FiberLoop):
         return fiber_flops(net, loop)
@@ -87,7 +87,7 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """Counts the elementwise operations of a loop over fibers per row."""
+    """Counts the elementwise operations per row of a loop over fibers (elements summed for one unit)."""
     units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
     flops = loop.size * sum(net.nodes[number].row.flops for number in units)
     for turn in loop.turns:
@@ -97,7 +97,7 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
 
 
 def moved(loop: Loop) -> int:
-    """Counts the elements that a loop reads per row to copy, encode or combine them."""
+    """Counts the elements that a loop reads per row to copy, encode or combine them; 0 for unit loops."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):
@@ -106,13 +106,13 @@ def moved(loop: Loop) -> int:
 
 
 def blocks_of(loop: Loop, width: int) -> int:
-    """Returns the number of unit blocks of a loop that threads divide by units."""
+    """Returns the number of unit blocks (vectors of units) of a loop, which its threads divide among them."""
     assert isinstance(loop, FiberLoop | UnitLoop)
     return -(-loop.size // width)
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
-    """Counts the load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
+    """Describes the products of a loop for the estimate of its time: bytes of parameters, costs of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

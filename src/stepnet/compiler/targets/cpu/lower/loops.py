@@ -28,7 +28,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Register:
-    """Operand in a register: a node that the same loop has computed."""
+    """Operand in a register: the value of a node that the same loop has computed."""
 
     number: int
     dtype: str
@@ -53,7 +53,7 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Operand in a record: one element, broadcast to the whole loop."""
+    """Operand in a record: one element, broadcast to all units of the loop."""
 
     field: Field
     start: int
@@ -100,11 +100,11 @@ DeepOperand = Operand | Along
 
 @dataclass(frozen=True)
 class LeftSide:
-    """Left side of products, and the packed parameters that it is multiplied by.
+    """Left operand of products, and the packed parameters that it is multiplied by.
 
-    left, start, inner: the field of the left side, its first element, and its number of elements.
+    left, start, inner: the field of the operand, its first element, and its number of elements.
     packed: the offset of the packed parameters among the constants.
-    weights: the encoding of both sides; None for none.
+    weights: the encoding of operand and parameters, "int8" or "bfloat16"; None for none.
     scales: for int8, the field of the scale of each row.
     """
 
@@ -118,7 +118,7 @@ class LeftSide:
 
 @dataclass(frozen=True)
 class ProductSum:
-    """Sums of products over all sides, in order.
+    """Sums of products over several left operands, in order.
 
     ports: for each sum, the node that it computes; -1 if it is not read.
     """
@@ -128,7 +128,7 @@ class ProductSum:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the sums."""
+        """The dtype of the sums: that of the left operand, or float32 if it is encoded."""
         side = self.sides[0]
         return side.left.dtype if side.weights is None else "float32"
 
@@ -259,11 +259,11 @@ class FiberSum:
 
 @dataclass(frozen=True)
 class FiberPass:
-    """One pass over the fibers of a group of units.
+    """One pass over the fibers of a group of units: a loop over their depth.
 
-    depth: the depth of the fibers.
-    units: pointwise work on the units before the pass.
-    nodes, sums, stores: the work at each depth.
+    depth: the depth (length) of the fibers.
+    units: elementwise work on the units before the pass.
+    nodes, sums, stores: the elementwise nodes, reductions and stores at each depth.
     """
 
     depth: int
@@ -274,7 +274,7 @@ class FiberPass:
 
     @property
     def fields(self) -> set[Field]:
-        """Returns the fields that the pass reads."""
+        """The fields (places of values in records) that the pass reads: they decide if steps can be fused."""
         read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
@@ -286,8 +286,9 @@ class FiberPass:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers. Each group of `width` units runs all turns, then pointwise work and stores of units.
+    """Work on fibers. Each group of `width` units runs all passes, then elementwise work and stores of units.
 
+    turns: the passes.
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
     partial: the fields of partial sums between tiles; empty if the depth is not tiled.
     """
@@ -302,16 +303,16 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Tells whether a step's first turn may be fused with the last turn of the step before.
+        """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
 
-        It may if it stores nothing, and reads only memories that turns store.
+        It may if it stores nothing, and reads only memories that passes store.
         """
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether all memories that a step's first turn reads are on fibers, stored by turns."""
+        """Tells whether all memories that a step's first pass reads are matrices that its passes store."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 
@@ -339,6 +340,7 @@ class LaneLoop:
     work: tuple[tuple[str, Loop], ...]
 
     def __bool__(self) -> bool:
+        """Tells whether there is any work to do lane by lane."""
         return bool(self.work)
 
 
@@ -368,6 +370,6 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Tells whether a stage is one loop over units."""
+    """Tells whether a stage, given by its phases, consists of a single loop over units (features)."""
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

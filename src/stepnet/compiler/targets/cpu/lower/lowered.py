@@ -11,9 +11,9 @@ from stepnet.compiler.targets.cpu.products.constants import Constants
 
 @dataclass(frozen=True)
 class RowWork:
-    """Work that is done once per sequence.
+    """Work that is done once per sequence, before its first step or after its last.
 
-    inputs: the arrays that are copied in, by word, and the field of each.
+    inputs: the arrays that are copied in, by word (the index of the array's pointer), and the field of each.
     loops: the loops of each phase.
     outputs: the arrays that are copied out, by word, and the field of each.
     """
@@ -27,7 +27,7 @@ class RowWork:
 class StepResult:
     """Result per step of a lowered plan.
 
-    kind, word: the kind of its array, and the word of the array's pointer.
+    kind, word: the kind of its array, and the index of the array's pointer among the call's arguments.
     number: its number in the net.
     field: the field through which it is written in place; None if it is copied.
     """
@@ -40,11 +40,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Lowered:
-    """Lowered plan: the driver's program, the constants, and the work once per sequence.
+    """Lowered plan: the loops of a call, the constants, and the work once per sequence.
 
     sequence, ended: the work before the first step of a sequence, and after its last; None if there is none.
-    words: the words of the arrays, by kind.
-    wanted: the words whose arrays must be present.
+    words: the indices of the arrays' pointers among the call's arguments, by kind of array.
+    wanted: those whose arrays must be present.
     load: the flops and bytes of the steps, for the time estimate.
     """
 

@@ -35,8 +35,9 @@ from stepnet.errors import NetError
 
 
 def loops_by_phase(stage: StageLowering) -> list[Phase]:
-    """Lowers each phase of a stage to loops. Results that are views, constants or sources are copied in a
-    last phase.
+    """Lowers each phase of a stage (nodes between two barriers) to loops; returns the non-empty phases.
+
+    Results that are views, constants or sources are copied in a last phase.
     """
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
@@ -48,7 +49,7 @@ def loops_by_phase(stage: StageLowering) -> list[Phase]:
 
 
 def loops(stage: StageLowering) -> list[list[Loop]]:
-    """Lowers each phase of a stage that has no inner sequences to loops."""
+    """Lowers each phase of a stage that has no inner sequences to loops over rows; returns them by phase."""
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
     assert len(of_rows) == len(all_phases)
@@ -56,7 +57,7 @@ def loops(stage: StageLowering) -> list[list[Loop]]:
 
 
 def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
-    """Lowers one phase to loops."""
+    """Lowers one phase (nodes between two barriers of threads) to loops. numbers: its nodes, in order."""
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
@@ -88,7 +89,7 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """Makes the loop of products and pointwise nodes of one size."""
+    """Makes the loop that computes the products and pointwise nodes `members`, all of `size` units."""
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -108,7 +109,7 @@ def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
 
 
 def result_copies(stage: StageLowering) -> list[Loop]:
-    """Makes copies for results that are views, constants or sources."""
+    """Makes copies for results that no loop stores: views, constants, sources, and matrices in fibers."""
     loops: list[Loop] = []
     kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
     for number, targets in (kept | stage.rearranged).items():
@@ -124,8 +125,8 @@ def result_copies(stage: StageLowering) -> list[Loop]:
 # ---- words
 
 
-def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
-    """Lists the nodes that are fused into a reduction, with their operands."""
+def fused_nodes(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+    """Lists the pointwise nodes that are fused into reduction `number`, each with its operands, in order."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for member in sorted(n for n, into in stage.fused_into.items() if into == number):
         node = stage.net.nodes[member]
@@ -134,17 +135,17 @@ def nodes_into(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Oper
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """Lowers a reduction of all features of each word, with the pointwise nodes fused into it."""
+    """Lowers a reduction of all features of a word (inner step) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
-    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
+    nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], read, number)
     return FoldLoop(node.operation, read.size, nodes, source, stage.targets(number))
 
 
 def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
-    """Lowers a reduction over the words of each row, with the pointwise nodes fused into it."""
+    """Lowers a reduction over each row's words (inner steps) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
-    nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
+    nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
     how: str = node.attributes["how"]
     return WordsReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
@@ -154,7 +155,11 @@ def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
 
 
 def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
-    """Lowers an inner recurrence. Its memories and statics are in separate records, a row per lane."""
+    """Lowers an inner recurrence (node `number`), which runs over inner sequences within one step.
+
+    Its memories and statics are in separate records, a row per lane, and are copied from and to the step's
+    records.
+    """
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
     body, operands = recur.body, recur.operands_by_kind(node.inputs)
@@ -205,13 +210,14 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
 
 
 def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
-    """Makes copies of a whole value to fields."""
+    """Makes loops that copy a whole value to each of some fields; fields without elements need none."""
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 
 def word_field(stage: StageLowering, number: int, axis: str) -> Field:
-    """Makes the field of an inner sequence in the step of an inner recurrence: the current word of each
-    row.
+    """Returns the field from which an inner recurrence reads an inner sequence: the current word of each row.
+
+    A sequence that is not stored contiguously is copied first. number: its node. axis: its axis.
     """
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
@@ -220,12 +226,12 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
         start = int(places[0]) if len(places) else 0
         if np.array_equal(places, start + np.arange(len(places))):
             whole = len(places) == stage.net.type_of(root).size
-            return of_step(source if whole else source.part(start, type_.size), axis)
+            return current_word_field(source if whole else source.part(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
     stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
-    return of_step(copied, axis)
+    return current_word_field(copied, axis)
 
 
-def of_step(field: Field, axis: str) -> Field:
-    """Makes a field of words the field of the current word of each row."""
+def current_word_field(field: Field, axis: str) -> Field:
+    """Makes the field of each row's current word (inner step) from the field of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

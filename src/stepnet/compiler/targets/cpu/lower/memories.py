@@ -38,10 +38,13 @@ class MemoryPlaces:
 
 
 def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
-    """Assigns fields to all memories, and adds index tables to the constants."""
+    """Assigns fields to all memories of a step. Matrices summed over an axis are stored fiber by fiber.
+
+    Index tables for their copies are added to the constants. width: the number of elements of a vector.
+    """
     body, recur = plan.body, plan.recurrence.recur
     work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
-    # Results that are views of a memory are copied after all phases.
+    # Results that are views of a memory are copied after all phases: it must not be overwritten until then.
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
     for number, after in zip(recur.memories, recur.following, strict=True):
@@ -64,8 +67,11 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
 def place_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """Assigns a field to a static; returns it, and the copy into fiber order, None if it keeps the caller's
-    order.
+    """Assigns a field to a static (a value per sequence), node `number` of the step.
+
+    width: the number of elements of a vector.
+
+    Returns the field, and the copy that stores the value fiber by fiber; None if it keeps the caller's order.
     """
     type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
     if places is None:
@@ -76,7 +82,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """Makes the copy of a caller's value into fiber order."""
+    """Makes the copy of a matrix from the caller's order to that of fibers (elements summed for a unit)."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0
@@ -84,5 +90,5 @@ def into_fibers(constants: Constants, storage: FiberStorage, target: Field, widt
 
 
 def caller_field(size: int, dtype: str) -> Field:
-    """Makes the field of a value in the caller's order."""
+    """Makes the field of a value in the caller's array, in C order, to be copied from or to there."""
     return Field("caller", 0, size, dtype)

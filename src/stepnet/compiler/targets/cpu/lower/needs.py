@@ -19,7 +19,7 @@ class Slot:
     """Array for a value that the work after the loop needs.
 
     number: the value's number in the net.
-    place: its position among the results per row; -1 if it is not a result.
+    place: its position among the results per row (sequence); -1 if it is not a result.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """Finds the arrays that the work after a plan's loop needs."""
+        """Finds the arrays that the work after a plan's loop over the steps reads or writes."""
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
         finals = tuple(
@@ -63,5 +63,5 @@ class Needs:
 
     @property
     def are_none(self) -> bool:
-        """Tells whether nothing but totals is computed after the loop."""
+        """Tells whether nothing but totals (values over all rows) is computed after the loop over steps."""
         return not (self.kept or self.reduced or self.ended)

@@ -10,7 +10,7 @@ from stepnet.compiler.targets.cpu.products.constants import PackedParameters, Sc
 
 
 def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum:
-    """Lowers the product that a node computes.
+    """Lowers node `number`, one or several products of values with parameters, to a sum of packed products.
 
     members: the nodes of the same loop, among which are the results of a node with several.
     """
@@ -31,10 +31,11 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
 def side(
     stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
 ) -> LeftSide:
-    """Lowers a left side; packs the parameters that it is multiplied by.
+    """Lowers a left operand of products; packs the parameters that it is multiplied by.
 
+    operand, inner: the node of the left operand, and its number of elements.
     numbers: the nodes of the parameters.
-    weights: the encoding of both; None for plain values.
+    weights: the encoding of operand and parameters, "int8" or "bfloat16"; None for plain values.
     """
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
@@ -50,10 +51,9 @@ def side(
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """Assigns fields to an encoded left side and to its scales; None for the latter if the encoding has no
-    scales.
+    """Assigns fields to an encoded left operand of products and to its scales (None without scales).
 
-    It is encoded before the current phase, once for all products that read it.
+    It is encoded before the current phase, once for all products that read it. operand: its node.
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
@@ -68,7 +68,7 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
 
 
 def port(stage: StageLowering, number: int, place: int, members: list[int]) -> int:
-    """Returns the node among `members` that is result `place` of a node of products; -1 if it is not read."""
+    """Returns the node among `members` that is result `place` of node `number`; -1 if that is not read."""
     for member in members:
         node = stage.net.nodes[member]
         if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:

@@ -1,4 +1,4 @@
-"""Lowering of a plan to the driver's program: a field for every value in memory, the loops of every stage."""
+"""Lowering of a plan to the loops of a call: a field for every value in memory, the loops of every stage."""
 
 from dataclasses import dataclass, field, replace
 
@@ -34,7 +34,7 @@ IN_PLACE = ("float32", "float64")
 
 
 def vector_width(plan: Plan, target: Processor) -> int:
-    """Returns the elements of a vector: of the widest floating dtype of the products, or of all values."""
+    """Returns the elements of a vector: of the widest floating dtype of products, or else of all values."""
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
@@ -44,7 +44,7 @@ def vector_width(plan: Plan, target: Processor) -> int:
 
 
 def lowered(plan: Plan, target: Processor) -> Lowered:
-    """Lowers a plan to loops over records, for a processor."""
+    """Lowers a plan (which operation runs when) to loops over records of fields, for a processor."""
     return Lowering(plan, target, vector_width(plan, target)).run()
 
 
@@ -58,6 +58,7 @@ class Lowering:
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
+        """Collects the operands and needs of the plan; sets up the tables that `run` fills."""
         self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
         self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
@@ -82,13 +83,13 @@ class Lowering:
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
-        """Reserves a word for the pointer to an array of the call; returns its index."""
+        """Reserves an argument of the call for the pointer to an array of this kind; returns its index."""
         self.words[kind].append(self.next_word)
         self.next_word += 1
         return self.next_word - 1
 
     def run(self) -> Lowered:
-        """Assigns fields to all values, then lowers the stages."""
+        """Assigns memory to all values, then lowers each stage of the plan to loops; returns the result."""
         self.place_axes()
         inputs = self.place_inputs()
         sequence = self.lower_sequence()
@@ -131,8 +132,12 @@ class Lowering:
     # ---- inputs and results
 
     def field_in_place(self, table: str, word: int, number: int) -> Field | None:
-        """Makes the field of a value in an array of the call; None if its rows do not consist of whole
-        vectors.
+        """Makes the field by which loops read or write a value in an array of the call, without a copy.
+
+        table: the table of the rows' positions in the array, "where" for reading or "put" for writing.
+        word, number: the index of the array's pointer in the call's arguments, and the node of the value.
+
+        Returns None if the value's rows do not consist of whole vectors.
         """
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
@@ -141,30 +146,33 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """Returns the bytes of the dummy row, which lanes without a row in the arrays read and write."""
+        """Returns the bytes of a dummy row, which lanes without a row in an array read and write.
+
+        strides: the bytes from row to row of each record.
+        """
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
 
     def place_results(self) -> None:
-        """Assigns an array to every result per step, and a field if it is written in place."""
+        """Assigns an array to every result per step, and a field if loops write it in place."""
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
             ("kept", "where", self.needs.kept),
         ):
             for number in numbers:
                 word = self.word(kind)
-                is_stored_by_loop = number in self.late or self.is_picked(number)
+                is_stored_by_loop = number in self.late or self.is_loop_output(number)
                 field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
                 self.results.append(StepResult(kind, word, number, field_))
 
-    def is_picked(self, number: int) -> bool:
-        """Tells whether a value is an output of the loop."""
+    def is_loop_output(self, number: int) -> bool:
+        """Tells whether a node of the outer net is an output of the recurrence, with a value per step."""
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
 
     def place_axes(self) -> None:
-        """Assigns an array of offsets to every axis of the values of a step.
+        """Assigns an array of offsets to every axis of inner sequences in a step.
 
         No input need have values along an axis: expand(h, x) reads only the lengths of x.
         """
@@ -173,14 +181,14 @@ class Lowering:
             self.place_axis(axis)
 
     def place_axis(self, axis: str) -> None:
-        """Assigns an array of offsets to an axis: inner sequences of each step, or of each sequence."""
+        """Assigns an array of offsets to an axis of inner sequences, unless it has one."""
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.word("offsets"), table)
 
     def place_inputs(self) -> list[tuple[int, Field]]:
-        """Assigns a field to every input and a word to every array; returns the inputs to be gathered into
-        the block.
+        """Assigns a field or an array to every input; returns the inputs that are copied into the block of
+        steps, each as the index of its array's pointer and its field.
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
@@ -199,32 +207,35 @@ class Lowering:
         return inputs
 
     def place_words(self, number: int, kind: str) -> None:
-        """Assigns the field of the values of inner sequences, which are read in place."""
+        """Assigns an array to an input with a value per word (step of an inner sequence), read in place.
+
+        kind: the kind of the array, "inputs" or "statics".
+        """
         type_ = self.net.type_of(number)
         padded = -(-max(type_.size, 1) // self.width) * self.width
-        # In a step the words of a step are one axis behind its rows.
+        # A step has no axis of time: values of extent rows/steps/words have the extent rows/steps in it.
         axis = type_.extent[-1] if kind == "statics" else STEPS[-1]
         self.place_axis(axis)
         self.words_outside.append(Words(axis, self.word(kind), type_, padded))
         self.sources[number] = self.words_outside[-1].field
 
-    def of_sequence(self, number: int) -> RowSource:
-        """Returns the source of a value per sequence."""
+    def sequence_source(self, number: int) -> RowSource:
+        """Returns the source of a node's value per sequence: an array of the call, or a field of a record."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
             return RowSource(self.row_words[number], None, bytes_)
         return RowSource(-1, self.sequence_fields[number], bytes_)
 
-    def beginning(self, number: int) -> RowSource:
-        """Returns the source of a memory's initial value."""
+    def initial_source(self, number: int) -> RowSource:
+        """Returns the source of a memory's initial value: zeros, an array of the call, or a field."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return RowSource(-1, None, type_.size * type_.itemsize)
-        return self.of_sequence(number)
+        return self.sequence_source(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """Lowers the work done once per sequence before its first step; None if there is none."""
+        """Lowers the work done once per sequence, before its first step, to loops; None if there is none."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
         read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
@@ -247,14 +258,17 @@ class Lowering:
         return RowWork(tuple((self.row_words[n], target) for n, target in self.row_inputs.items()), work)
 
     def read_in_the_end(self) -> set[int]:
-        """Returns the values per sequence that the work after the last step reads, with views resolved."""
+        """Returns the nodes whose values the work after a sequence's last step reads but does not compute."""
         computed = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in computed for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[RowSource, Field]]:
-        """Assigns fields in the block to values per sequence that are read at every step outside the loop."""
+        """Assigns fields in the block of steps to values per sequence that each step reads outside the loop.
+
+        Returns the source and the field of each.
+        """
         copies: list[tuple[RowSource, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
@@ -263,7 +277,7 @@ class Lowering:
                 and self.net.type_of(node.inputs[0]).extent != CONST
             ):
                 self.sources[number] = self.records.field("block", node.type)
-                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+                copies.append((self.sequence_source(node.inputs[0]), self.sources[number]))
         return copies
 
     # ---- stages
@@ -276,7 +290,14 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> StageLowering:
-        """Makes the context for lowering one stage; see `StageLowering` for the fields."""
+        """Makes the context for lowering one stage of the plan.
+
+        net: the outer net, or the body of the recurrence.
+        phases: the nodes of each phase.
+        scratch: the name of the record for values that only this stage reads.
+        sources: the fields of values that are computed before the stage.
+        wanted: for each result of the stage, the fields in which it is stored.
+        """
         return StageLowering(
             net,
             net is self.body,
@@ -293,10 +314,10 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """Lowers the work over all steps of a block before the recurrence, which computes its sequences."""
+        """Lowers the work over all steps of a block before the loop, for what steps read, to loops."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
-        # The work after the loop reads a view from the field of its source.
+        # The work after the loop reads a view from the field of its source, which therefore needs a field.
         read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
         read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
@@ -309,7 +330,7 @@ class Lowering:
         return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
-        """Lowers a step; returns its loops, and the field of the step index (None if it is not read)."""
+        """Lowers a step; returns its loops by phase, and the field of the step index, None if not read."""
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
@@ -322,18 +343,18 @@ class Lowering:
             final = -1 if slot is None else self.word("final")
             if slot is not None:
                 self.final_words[slot.number] = final
-            self.memory_fields.append((self.beginning(first), final, now))
+            self.memory_fields.append((self.initial_source(first), final, now))
         for number in range(len(self.net.nodes)):
-            if self.is_picked(number):
-                of: int = self.net.nodes[number].attributes["of"]
-                wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
+            if self.is_loop_output(number):
+                output: int = self.net.nodes[number].attributes["of"]
+                wanted.setdefault(recur.outputs[output], []).extend(self.output_fields(number))
         for number, operand in zip(body.inputs, operands, strict=True):
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
                 static, copy = place_static(self.plan, number, self.records, self.constants, self.width)
                 sources[number] = static
-                self.static_fields.append((self.of_sequence(operand), static, copy))
+                self.static_fields.append((self.sequence_source(operand), static, copy))
         index = None
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
@@ -341,10 +362,10 @@ class Lowering:
         return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """Lists the fields of an output of the loop.
+        """Lists the fields in which the loop stores an output of the recurrence.
 
-        These are the fields in place, and one of the block if later work reads the output and cannot read it
-        in place.
+        These are the fields in place, and one of the block of steps if later work reads the output and cannot
+        read it in place.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
@@ -359,9 +380,10 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """Lowers the work over all steps of a block after the recurrence.
+        """Lowers the work over all steps of a block after the loop.
 
-        Returns its loops, and the fields of outputs and of kept values, which are copied out.
+        Returns its loops by phase, and the outputs and the kept values that are copied out: the index of the
+        array's pointer, and the field of each.
         """
         sources = {**self.sources, **self.output_sources}
         wanted: dict[int, list[Field]] = {}
@@ -369,7 +391,7 @@ class Lowering:
         for result in self.results:
             number = result.number
             if result.field is not None:
-                if not self.is_picked(number):
+                if not self.is_loop_output(number):
                     wanted.setdefault(number, []).append(result.field)
                 continue
             if number not in sources and number not in wanted:
@@ -380,7 +402,7 @@ class Lowering:
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """Lowers the work done once per sequence after its last step; None if there is none."""
+        """Lowers the work done once per sequence, after its last step, to loops; None if there is none."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -401,13 +423,13 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Tells whether a value is a constant of zeros, expanded to sequences or not."""
+    """Tells whether a node is a constant of zeros, expanded to sequences or not, which needs no copy."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
-    """Returns the strides of the records that are swapped with another one at every step."""
+    """Returns the strides of the records "next" and "inner next": those of the records they swap with."""
     pairs = {"now": "next", "inner now": "inner next"}
     return {following: strides[now] for now, following in pairs.items() if now in strides}

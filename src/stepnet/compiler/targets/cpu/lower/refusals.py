@@ -13,8 +13,7 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan has no machine code, its first unsupported operation; None if all have
-    code.
+    """Returns the reason why a plan has no machine code, its first unsupported operation; None if it has.
 
     Reductions over steps, and totals, run in NumPy and are not checked.
     """
@@ -24,7 +23,7 @@ def plan_refusal(plan: Plan) -> str | None:
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """Makes the message for the first operation that has no machine code; None if all have.
+    """Returns the message for the first node whose operation has no machine code; None if all have.
 
     inside: whether the nodes are those of a step.
     """

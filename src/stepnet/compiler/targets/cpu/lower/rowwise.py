@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.products.constants import Places
 
 
 def reduction(stage: StageLowering, number: int) -> ReduceLoop:
-    """Lowers a reduction over the first or last of two axes."""
+    """Lowers a reduction (node `number`) over the first or the last of a value's two axes to a loop."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     shape = stage.net.type_of(node.inputs[0]).shape
@@ -21,7 +21,7 @@ def reduction(stage: StageLowering, number: int) -> ReduceLoop:
 
 
 def scan(stage: StageLowering, number: int) -> ScanLoop:
-    """Lowers a scan along any axis: its shape is reduced to [before, axis, after]."""
+    """Lowers a scan (prefix sums or products) along any axis, by the shape [before, axis, after]."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     axis: int = node.attributes["axis"] % len(node.type.shape)
@@ -31,7 +31,7 @@ def scan(stage: StageLowering, number: int) -> ScanLoop:
 
 
 def gather(stage: StageLowering, number: int) -> GatherLoop:
-    """Lowers a gather: the rows of a parameter at computed indices."""
+    """Lowers a gather (node `number`), of rows of a parameter at computed indices, to a loop."""
     node = stage.net.nodes[number]
     table, index = node.inputs
     shape = stage.net.type_of(table).shape
@@ -61,9 +61,10 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
 
 
 def part_copies(stage: StageLowering, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
-    """Makes the copies of one operand of a concatenation: one per contiguous run in the result.
+    """Makes the copies of one operand into a concatenation: one per contiguous run in the result.
 
     places: the index in the result of each element of the operand.
+    user: the node of the concatenation.
     """
     type_ = stage.net.type_of(operand)
     if not type_.size:

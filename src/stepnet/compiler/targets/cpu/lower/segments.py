@@ -33,7 +33,7 @@ FOLDED = ("sum", "max", "min")
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of a stage: runs of phases that are executed lane by lane.
+    """Segments of a stage: runs of phases that one lane completes before the next lane begins them.
 
     inside: whether the stage is a step, which may have inner sequences.
     phases: the numbers of the nodes of each phase.
@@ -44,15 +44,15 @@ class Segments:
     phases: tuple[tuple[int, ...], ...]
 
     def axis(self, type_: Type) -> str:
-        """Returns the axis of the inner sequences that a type has values for; "" for a type of rows."""
+        """Returns the axis of inner sequences along which a type has values; "" for one value per row."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
     def is_over_words(self, number: int) -> bool:
-        """Tells whether a node is a reduction over the words of each row."""
+        """Tells whether a node is a reduction over the words (steps of an inner sequence) of each row."""
         return self.inside and self.net.nodes[number].operation == "reduce"
 
     def folds(self, number: int) -> bool:
-        """Tells whether a node reduces all features of each word to one number."""
+        """Tells whether a node reduces all features of each word (inner step) to one number."""
         node = self.net.nodes[number]
         if node.operation not in FOLDED or not self.axis(node.types[0]):
             return False
@@ -60,22 +60,22 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def of_words(self, number: int) -> bool:
-        """Tells whether a node has a value per word, or reduces words. Inner recurrences do not count."""
+        """Tells whether a node has a value per word (inner step) or reduces words; not inner recurrences."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
         return bool(self.axis(node.types[0])) or self.is_over_words(number)
 
     def is_recurrence(self, number: int) -> bool:
-        """Tells whether a node is an inner recurrence, or a result of one."""
+        """Tells whether a node is an inner recurrence, or one of its results."""
         return self.net.nodes[number].operation == "recur" or is_of_recurrence(self.net, number)
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
         """The segment of each phase (0 for none), and the phases that begin a segment after work on rows.
 
-        A segment begins with a phase that has work on words. It ends with the last such phase before a phase
-        with a product of rows, which needs all rows at once.
+        A segment, which runs lane by lane, begins with a phase that has work on words (inner steps). It ends
+        with the last such phase before a phase with a product of rows, which needs all rows at once.
         """
         nodes = self.net.nodes
         words = [any(map(self.of_words, phase)) for phase in self.phases]
@@ -96,24 +96,23 @@ class Segments:
             numbers.append(latest if is_open else 0)
         return numbers, begins
 
-    def of(self, place: int) -> int:
-        """Returns the segment of a phase; 0 for one that runs for all rows at once."""
-        return self.numbers[0][place]
+    def segment_of(self, phase: int) -> int:
+        """Returns the segment (a run of phases, done lane by lane) of a phase; 0 if it runs for all rows."""
+        return self.numbers[0][phase]
 
-    def begins(self, place: int) -> bool:
-        """Tells whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
-        return place in self.numbers[1]
+    def begins(self, phase: int) -> bool:
+        """Tells whether a phase begins a segment: its work on rows comes first, for all rows at once."""
+        return phase in self.numbers[1]
 
-    def are_separated(self, one: int, other: int) -> bool:
-        """Tells whether two phases are in different segments, so that other lanes run between them."""
-        return self.of(one) != self.of(other)
+    def are_separated(self, first: int, second: int) -> bool:
+        """Tells whether two phases are in different segments: then other lanes run between them."""
+        return self.segment_of(first) != self.segment_of(second)
 
 
 def lane_by_lane(
     segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
 ) -> list[Phase]:
-    """Lists the work between barriers: the phases of a segment become one `LaneLoop`, others remain
-    separate.
+    """Lists the work of a stage between barriers: phases that run lane by lane are merged to one `LaneLoop`.
 
     phases: for each phase, the copies that its loops read, and its loops.
     """
@@ -122,7 +121,7 @@ def lane_by_lane(
         inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
         steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
         by_axis = [(axis_of(loop), loop) for step in steps for loop in step]
-        if segments.of(place) and not segments.begins(place):
+        if segments.segment_of(place) and not segments.begins(place):
             assert not inner
             work += by_axis
             continue
@@ -137,7 +136,7 @@ def lane_by_lane(
 
 
 def axis_of(loop: Loop) -> str:
-    """Returns the axis of the inner sequences whose words a loop goes over; "" for a loop over rows."""
+    """Returns the axis of inner sequences over whose words (steps) a loop goes; "" for a loop over rows."""
     if isinstance(loop, WordsReduceLoop):
         return loop.axis
     if isinstance(loop, FiberLoop):

@@ -54,10 +54,10 @@ class StageLowering:
     phase_of: the phase of each node.
     fused_into: for each node that is fused into a reduction, the reduction.
     rearranged: for each result on fibers, its fields that are not stored in fiber order.
-    kept: the nodes on words that are read after other lanes have run.
+    kept: the nodes on words (steps of inner sequences) that are read after other lanes have run.
     fields: the fields of each node that is read outside its own loop.
     pending: the copies and encodings that run before the current phase.
-    encoded: for each left side and encoding, the field of its words and that of its scales.
+    encoded: for each left operand of products and encoding, the field of its words and that of its scales.
     """
 
     net: Net
@@ -84,6 +84,7 @@ class StageLowering:
     )
 
     def __post_init__(self) -> None:
+        """Assigns each node its phase and, if it is read from memory, its fields."""
         wanted = dict[int, list[Field]]()
         for number, targets in self.wanted.items():
             wanted.setdefault(reshaped(self.net, number), []).extend(targets)
@@ -95,14 +96,14 @@ class StageLowering:
 
     @cached_property
     def segments(self) -> Segments:
-        """The phases that run lane by lane."""
+        """The phases that run lane by lane, because they work on inner sequences."""
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
         """Makes a field for a value that only this stage reads.
 
         value: the number of a node, or a type.
-        kept: whether a value of words is read after other lanes have run.
+        kept: whether a value of words (steps of inner sequences) is read after other lanes have run.
         """
         if isinstance(value, int):
             if (storage := self.storage(value)) is not None:
@@ -112,7 +113,7 @@ class StageLowering:
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
 
     def storage(self, number: int) -> FiberStorage | None:
-        """Returns the memory order of a value that is stored fiber by fiber; None for other values."""
+        """Returns the memory order of a matrix that is stored fiber by fiber; None for other nodes."""
         places = self.fibers.places.get(number)
         return (
             None
@@ -123,7 +124,7 @@ class StageLowering:
     # ---- values in memory
 
     def assign_fields(self) -> dict[int, list[Field]]:
-        """Assigns fields to each node that is read outside its own loop, and returns them."""
+        """Assigns fields in memory to each node that is read outside its own loop; returns them by node."""
         needed: set[int] = set()
         for number in self.phase_of:
             node = self.net.nodes[number]
@@ -154,14 +155,13 @@ class StageLowering:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Tells whether other lanes run between the computation of a node and its reader."""
+        """Tells whether other lanes run between the computation of node `root` and of its reader `user`."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """Lists the operands of a concatenation that are stored directly into its field, with their
-        offsets.
+        """Lists operands of a concatenation that are stored directly into its field, with their offsets.
 
         These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
         """
@@ -182,7 +182,10 @@ class StageLowering:
         return inside
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
-        """Tells whether `user` reads `root` from registers, in the same loop."""
+        """Tells whether node `user` reads node `root` from registers, because one loop computes both.
+
+        operand: the operand of `user` that is `root` or a view of it.
+        """
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
@@ -198,7 +201,7 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """Returns the fields in which the value of a node is stored."""
+        """Returns the fields in which the value of a node is stored; none if it stays in registers."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -206,8 +209,9 @@ class StageLowering:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """Returns the operand by which a loop reads a node.
+        """Returns the operand by which a loop reads a node: a number, a constant, a register, or a load.
 
+        number: the node, which may be a view.
         user: the type that the node is broadcast to.
         reader: the node that reads it; -1 for a copy.
         part: the indices of the elements that are read; None for all.
@@ -225,9 +229,7 @@ class StageLowering:
         return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
-        """Returns the node that a chain of views and expansions reads, and the index in it of each
-        element.
-        """
+        """Returns the node that a chain of views and expansions shows, and each element's index in it."""
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number)
         node = self.net.nodes[root]
@@ -237,42 +239,43 @@ class StageLowering:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """Makes an immediate operand of a constant that is a single number; None for other nodes."""
+        """Makes an immediate operand of a constant that is a single number; returns None for other nodes."""
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Returns the positions of elements of a node in its field."""
+        """Returns where elements of a node lie in its field. places: their indices in the node's value."""
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the entry for a constant node of this stage's net."""
+        """Returns the reference to a constant node of this stage's net by which its value is packed later."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """Returns the field from which a value is read."""
+        """Returns the field (place in a record) from which the value of a node is read."""
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field, `width` at a time (0: a vector)."""
+        """Returns the cheapest operand that reads elements of a field, `width` at a time (0: a vector).
+
+        places: the index of each element in the field.
+        """
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
-        """Adds a table of indices to the constants; returns its byte offset."""
+        """Adds a table of indices to the constants; returns its byte offset there."""
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field in which the elements of an operand are contiguous, and the index of the first of
-        them.
+        """Returns a field in which a node's elements are contiguous, and the index of the first; may copy.
 
-        They are copied to a new field if necessary. by_number: whether they are read one by one, not in
-        vectors that may extend past the last.
+        by_number: whether they are read one by one, not in vectors that may extend past the last.
         """
         root, _ = view_chain(self.net, number)
         places = self.stored_places(root, view_places(self.net, number).ravel())

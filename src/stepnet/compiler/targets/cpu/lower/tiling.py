@@ -40,7 +40,7 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
-        """Chooses the tiling of a loop with products."""
+        """Chooses the tiling of a loop with products. width: the number of elements of a vector."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
         parts, unit_bytes = 1, 0
@@ -58,26 +58,24 @@ class Tiling:
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """Returns the number of tiles of each shape that together compute `rows` rows."""
+        """Returns the number of tiles of each shape that together compute at least `rows` rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """Estimates the cost of `rows` rows, without loads of parameters from far memory, in rows of the
-        largest tile.
-        """
+        """Estimates the time of `rows` rows, as a number of rows of the largest tile, by tiles' cycles."""
         cycles = [computing(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         return total / cycles[0] * self.shapes[0].rows
 
 
 def length(net: Net, loop: UnitLoop) -> int:
-    """Estimates the number of instructions of the epilogue per vector."""
+    """Estimates the instructions, per vector, of a loop's elementwise work, to decide how it is tiled."""
     operations = (net.nodes[number].operation for number, _ in loop.nodes)
     return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """Returns the most turns that divide the gates of each product evenly; 1 if some result is not read."""
+    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if one is not read."""
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
@@ -85,8 +83,8 @@ def gates_of_each(loop: UnitLoop) -> int:
 def grain_of(blocks: int, units: int) -> int:
     """Returns the number of unit blocks in a group that threads do not divide.
 
-    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved until
-    the groups divide the blocks evenly.
+    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved as long
+        as the number of groups is odd.
     """
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2

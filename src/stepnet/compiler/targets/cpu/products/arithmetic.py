@@ -36,16 +36,17 @@ F32 = ir.FloatType()
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Row of the table of arithmetics of the microkernel.
+    """Row of the table of arithmetics of the microkernel: how left operands and weights are stored and
+    multiplied.
 
     terms: the number of values of k in a packed word.
     word, sums: the element types of packed vectors and of accumulators.
-    stored: the type of an element of the left side in memory.
-    order: for each position of a word of the left side, which of its elements is stored there.
+    stored: the type of an element of the left operand in memory.
+    order: for each position of a word of the left operand, which of its elements is stored there.
     number: the type that is broadcast to a vector, `parts` times per word.
     unpacked: splits a vector of words into a vector for each part.
     multiply_add: adds the product of a broadcast part and such a vector to an accumulator.
-    shift: added to the integers of the left side to make them unsigned.
+    shift: added to the integers of the left operand to make them unsigned.
     """
 
     terms: int
@@ -60,11 +61,11 @@ class Arithmetic:
     shift: int = 0
 
     def words(self, terms: int) -> int:
-        """Returns the number of words for `terms` values of k."""
+        """Returns the number of packed words for `terms` values of k (the summed axis of a product)."""
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
-        """Returns the bytes of a left side with `terms` elements, which is stored in whole vectors."""
+        """Returns the bytes of a left operand of `terms` elements, stored in whole vectors of `width`."""
         whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
@@ -75,24 +76,25 @@ class Arithmetic:
 
     @property
     def word_bytes(self) -> int:
-        """The bytes of a packed word."""
+        """The bytes of a word of packed parameters, which holds `terms` values of k."""
         return bytes_of(self.word)
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of a word of the left side."""
+        """The bytes of a word of the left operand, which holds `terms` values of k."""
         return self.parts * bytes_of(self.number)
 
 
 def bytes_of(type_: ir.Type) -> int:
-    """Returns the bytes of a value of a scalar type."""
+    """Returns the bytes of a value of a scalar LLVM type."""
     return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
 
 
 def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -> Arithmetic:
-    """Returns the row of the table for an encoding of weights and vectors of `width` words.
+    """Chooses the arithmetic of products: how left operands and weights are stored and multiplied.
 
-    weights: the encoding; None for plain values of `dtype`.
+    weights: the encoding, "int8" or "bfloat16"; None for plain values of `dtype`.
+    width: the number of words in a vector.
     """
     if weights is None:
         return plain(dtype)
@@ -108,17 +110,17 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -
 
 
 def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Returns the words, unchanged, as the only part."""
+    """Returns a vector of packed words, unchanged, as the only part: they need no unpacking."""
     return [words]
 
 
 def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Computes a * b + c for floats or integers."""
+    """Computes a * b + c for vectors or scalars of floats (fused, if possible) or integers."""
     return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)
 
 
 def plain(dtype: str) -> Arithmetic:
-    """Makes the row of the table for plain values of a dtype."""
+    """Makes the arithmetic of products of plain values of a dtype, one value per word."""
     number = register_type(dtype, 1)
     return Arithmetic(1, number, number, number, (0,), number, 1, one_part, multiply_add)
 
@@ -127,13 +129,13 @@ def plain(dtype: str) -> Arithmetic:
 
 
 def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Adds the two products of each pair of bfloat16 to c."""
+    """Adds the two products of each pair of bfloat16 (32-bit words of a and b) to c, by one instruction."""
     name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width_of(c)}"
     return code.function_call(name, c.type, [c, a, b])
 
 
 def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits all pairs: the second elements, then the first ones, as two vectors of float32."""
+    """Splits a vector of bfloat16 pairs: the second elements, then the first ones, as vectors of float32."""
     upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
     lower = code.shl(words, code.splat(words.type, 16))
     return [single_of(code, upper), single_of(code, lower)]
@@ -150,26 +152,26 @@ MULTIPLY_ADD = {
 
 
 def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Adds the four products of each word, uint8 (a) by int8 (b), to c."""
+    """Adds the four products of each word, uint8 (a) by int8 (b), to the int32 sums c, by one instruction."""
     name = f"llvm.x86.avx512.vpdpbusd.{32 * width_of(c)}"
     return code.function_call(name, c.type, [c, a, b])
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits each word: the first and third elements, then the second and fourth, as two vectors of int16."""
+    """Splits words of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of int16."""
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
     return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]
 
 
 def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """Adds the two products of each pair of int16 to c."""
+    """Adds the two products of each pair of int16 (32-bit words of a and b) to the int32 sums c."""
     name = MULTIPLY_ADD[32 * width_of(c)]
     return code.add(c, code.function_call(name, c.type, [code.bitcast(a, b.type), b]))
 
 
 def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits each word into its four elements, as four vectors of int32."""
+    """Splits a vector of words of four int8 into their four elements, as four vectors of int32."""
     last = code.splat(words.type, 24)
     shifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
     return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
@@ -185,23 +187,23 @@ WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad,
 # ---- packing of rows ---------------------------------------------------------------------------------------
 
 
-def pack_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
-    """Packs two rows into words of bfloat16; with one term per word, returns the row itself.
+def pack_words(code: Code, kind: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
+    """Packs the elements of two rows into words of bfloat16; with one term per word, returns the row itself.
 
     values: the elements of `terms` rows.
-    is_left: whether the words are those of a left side. Rows of int8 are not packed by this function.
+    is_left: whether the words are those of a left operand. Rows of int8 are not packed by this function.
     """
-    if row.terms == 1:
+    if kind.terms == 1:
         return values[0]
     low, high = (rounded_bfloat16(code, value) for value in values)
-    if is_left and row.stored == F32:
+    if is_left and kind.stored == F32:
         return alternating(code, widened_bfloat16(code, high), widened_bfloat16(code, low))
     low, high = (code.zext(half, like(half, I32)) for half in (low, high))
     return code.or_(low, code.shl(high, code.splat(high.type, 16)))
 
 
 def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
-    """Interleaves the elements of two vectors."""
+    """Interleaves the elements of two vectors or scalars of float32: first, second, first, ..."""
     width = width_of(first)
     if width == 1:
         first, second = (code.bitcast(value, ir.VectorType(F32, 1)) for value in (first, second))
@@ -216,20 +218,20 @@ NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512
 # ---- left sides --------------------------------------------------------------------------------------------
 
 
-def left_layout(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
-    """Converts a vector of a left side to the form in which it is stored in memory.
+def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
+    """Converts a vector of a left operand to the form in which it is stored in memory.
 
     values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
     """
-    if row is PAIRS:
+    if kind is PAIRS:
         name = NARROW.get(32 * width_of(values))
         half = ir.VectorType(I16, width_of(values))
         values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
-    elif row.stored == F32:
+    elif kind.stored == F32:
         values = widened_bfloat16(code, rounded_bfloat16(code, values))
-    elif row.stored != I32:
-        values = code.trunc(values, ir.VectorType(row.stored, width_of(values)))
-    if row.order == tuple(range(row.terms)):
+    elif kind.stored != I32:
+        values = code.trunc(values, ir.VectorType(kind.stored, width_of(values)))
+    if kind.order == tuple(range(kind.terms)):
         return values
-    places = [first + place for first in range(0, width_of(values), row.terms) for place in row.order]
+    places = [first + place for first in range(0, width_of(values), kind.terms) for place in kind.order]
     return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(places)), places))

@@ -54,38 +54,38 @@ class Places:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are shared."""
+        """The key by which equal entries are found, so that they share memory."""
         return self.constant, None if self.places is None else self.places.tobytes(), self.width
 
     @property
     def bytes(self) -> int:
-        """The size in memory."""
+        """The size of the entry in memory, padded to whole vectors."""
         type_ = self.constant.type
         count = type_.size if self.places is None else len(self.places)
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
     def sources(self) -> tuple[ConstantNode, ...]:
-        """The nodes whose values it contains."""
+        """The constant nodes whose values are written to this entry."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the elements to memory, from the values of the sources."""
+        """Writes the elements to memory. values: the value of the constant, the only source."""
         self.filler(memory, target)(values)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes the elements to memory, from the values of the sources."""
+        """Makes a function that writes the elements to memory, from the list of values of the sources."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
         in_order = places is None or np.array_equal(places, np.arange(type_.size))
 
         def put_all(values: Sequence[Array]) -> None:
-            """Writes all elements."""
+            """Writes all elements of the constant, in order."""
             numbers[...] = values[0].reshape(-1)
 
         def put_some(values: Sequence[Array]) -> None:
-            """Writes the elements at the places."""
+            """Writes the elements of the constant at the places."""
             numbers[...] = values[0].reshape(-1)[places]
 
         return put_all if in_order else put_some
@@ -108,24 +108,27 @@ class PackedParameters:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are shared."""
+        """The key by which equal entries are found, so that they share memory."""
         return self.sources, "packed", self.width, self.weights
 
     @property
     def bytes(self) -> int:
-        """The size in memory."""
+        """The size of the entry in memory, padded to whole unit blocks."""
         type_ = self.sources[0].type
         inner, size = type_.shape
         words = words_of(inner, self.weights)
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the packed elements to memory, which must be zeros, from the values of the parameters."""
+        """Writes the packed parameters to memory, which must be zeros. values: a matrix per source."""
         for packing, value in zip(self.packings(memory, values, target), values, strict=True):
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Processor) -> list[Packing]:
-        """Prepares packings into memory, for parameters of the shapes and strides of `like`."""
+        """Prepares the packing of each parameter into memory, to be run whenever the parameters change.
+
+        like: arrays with the shapes and strides of the parameters.
+        """
         gates = len(like)
         return [
             Packing(value, gate, gates, self.width, memory, target, self.weights)
@@ -153,12 +156,12 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are shared."""
+        """The key by which equal entries are found, so that they share memory."""
         return self.sources, "int8", self.width
 
     @property
     def blocks(self) -> int:
-        """The number of unit blocks."""
+        """The number of unit blocks: vectors of `width` columns that hold all columns."""
         return -(-self.sources[0].type.shape[1] // self.width)
 
     @property
@@ -168,11 +171,11 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The size in memory."""
+        """The size of the entry in memory, padded to whole unit blocks and words."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the words to memory, which must be zeros, from the values of the parameters."""
+        """Writes the parameters (`values`, one matrix per source) in int8 to memory, which must be zeros."""
         shift: int = (
             lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
         )
@@ -186,14 +189,14 @@ class Scaled:
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes the words to memory, from the values of the parameters."""
+        """Makes a function that writes the parameters to memory in int8, from the list of their values."""
         return partial(self.fill, memory, target=target)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a whole parameter [k, n] as the lines of a gate, 32-bit words [lines, n].
+    """Encodes a parameter [k, n] in int8, as 32-bit words [lines, n]: initial sums, scales, packed integers.
 
-    shift: the number that is added to the integers of left sides; the initial sums correct for it.
+    shift: the number that is added to the integers of left operands; the initial sums correct for it.
     """
     integers, scales = whole_numbers(value, 0)
     initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)
@@ -202,7 +205,7 @@ def scaled_lines(value: Array, shift: int) -> Array:
 
 
 def quads_of(numbers: Array) -> Array:
-    """Packs bytes [k, n] into 32-bit words [k / 4, n], padded with zeros."""
+    """Packs bytes [k, n] into 32-bit words [k / 4, n], each of four rows of a column, padded with zeros."""
     size, columns = numbers.shape
     padded = np.zeros((-(-size // 4) * 4, columns), numbers.dtype)
     padded[:size] = numbers
@@ -215,7 +218,7 @@ Entry = Places | PackedParameters | Scaled
 
 @dataclass
 class Constants:
-    """Layout of a kernel's constants, as entries are added.
+    """Layout of a kernel's constants in one buffer, while entries are added.
 
     entries: each entry with its offset in bytes.
     known: the offset of each entry by its key, so that equal entries are shared.
@@ -228,22 +231,20 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of the arrays that describe the entries."""
+        """The bytes of the index tables and arrays of the entries, which count towards a cache's limit."""
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def add(self, entry: Entry) -> int:
-        """Adds an entry, unless there is an equal one; returns its offset in bytes."""
+        """Adds an entry, unless there is an equal one; returns its offset in the buffer, in bytes."""
         return self._place(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
-        """Adds an array that does not depend on parameters; returns its offset in bytes."""
+        """Adds an array that does not depend on parameters; returns its offset in the buffer, in bytes."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
-        """Returns the offset in bytes of a table's entry; an entry with a new key is appended, with `size`
-        bytes.
-        """
+        """Returns the offset of the entry with a key; a new key's entry, of `size` bytes, is appended."""
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
@@ -252,7 +253,7 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, target: Processor) -> Array:
-        """Allocates memory, and writes all entries to it from the values of the constants."""
+        """Allocates the buffer and writes all entries. values: of each constant node, by (inside, number)."""
         memory = POOL.take(self.size)
         for offset, entry in self.entries:
             if isinstance(entry, np.ndarray):
@@ -264,8 +265,9 @@ class Constants:
 
 
 def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
-    """Computes the value of every constant node of the outer net and of the step's net, from the
-    parameters.
+    """Computes the values of all constant nodes of the outer net and of the step's net, from the parameters.
+
+    Returns them by (whether the node is one of the step, the number of the node).
     """
     net, body = plan.net, plan.body
     outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
@@ -280,6 +282,6 @@ def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
 
 
 def copy_bytes(memory: Array, array: Array) -> None:
-    """Copies the elements of an array, in C order, to the beginning of memory."""
+    """Copies the elements of an array, in C order, to the beginning of a buffer of bytes."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     memory[: data.size] = data

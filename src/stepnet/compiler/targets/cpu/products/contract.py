@@ -65,7 +65,7 @@ work."""
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Sizes of packed blocks of a contract, for a processor and a dtype.
+    """Sizes of packed blocks of a contract (a sum of outer products of rows), for a processor and a dtype.
 
     Groups and units are padded by a cache line: otherwise the same row of each would map to the same cache
     set.
@@ -77,38 +77,38 @@ class BlockSizes:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one element of a side. A packed element takes no more."""
+        """The bytes of one element of an operand. A packed element takes no more."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def width(self) -> int:
-        """The elements of a vector, which are the columns of a unit."""
+        """The elements of a vector, which are the columns of a unit of the right operand."""
         return self.target.vector_bytes // self.itemsize
 
     @property
     def tile(self) -> Tile:
-        """The register tile for most of the work. Its rows are the columns of a group."""
+        """The register tile for most of the work. Its rows are the columns of a group of the left operand."""
         return tiles(self.target, 1, 3)[0]
 
     @property
     def group(self) -> int:
-        """The columns of a group: columns of the left side that are packed together."""
+        """The columns of a group of the left operand, which are packed together, as the rows of a tile."""
         return self.tile.rows
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group to the next."""
+        """The bytes from one packed group of left columns to the next, in a thread's memory."""
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit to the next."""
+        """The bytes from one packed unit (a vector of right columns) to the next, in a thread's memory."""
         return BLOCK * self.width * self.itemsize + LINE
 
 
 @cache
 def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction:
-    """Returns the machine code for a dtype and an encoding of the sides. It serves all shapes."""
+    """Returns the machine code that sums outer products of any shape, for a dtype and an encoding."""
     return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
 
 
@@ -120,14 +120,16 @@ def contract(
 ) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
+    It gives the gradients of weights.
+
     places: the indices of the rows, in the order in which they are added; None for all rows.
-    weights: "bfloat16" to round sides of float32 to bfloat16; None for no rounding.
+    weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
     """
-    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     sizes = left.shape[-1], right.shape[-1]
-    if places is not None and (left.ndim > 2 or not same):
+    if places is not None and (left.ndim > 2 or not have_same_dtype):
         left, right, places = left[places], right[places], None
-    if not same or not all(sizes):
+    if not have_same_dtype or not all(sizes):
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
     if places is None:
@@ -139,23 +141,24 @@ def contract(
 
 
 def can_be_kept(left: Array, right: Array) -> bool:
-    """Tells whether a `Contract` can be prepared for such sides: C-contiguous matrices of one dtype."""
-    same = left.dtype == right.dtype and left.dtype.name in DTYPES
-    flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
-    return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
+    """Tells whether a `Contract` can be prepared for these operands: C-contiguous matrices of one dtype."""
+    have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
+    are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
+    return have_same_dtype and are_matrices and left.flags.c_contiguous and right.flags.c_contiguous
 
 
 class Contract:
-    """Prepared contract for sides of fixed shapes and dtype, with its memory and the words of each thread.
-
-    left, right: the numbers of columns of the sides.
-    places: the indices of the rows to be summed, in order.
-    weights: the encoding of both sides; None for none.
-    """
+    """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory."""
 
     def __init__(
         self, left: int, right: int, dtype: str, places: Array, target: Processor, weights: str | None = None
     ) -> None:
+        """Allocates memory for the sums of outer products of rows, and divides the work among threads.
+
+        left, right: the numbers of columns of the operands.
+        places: the indices of the rows to be summed, in order.
+        weights: the encoding of both operands; None for none.
+        """
         self.columns, self.dtype = (left, right), dtype
         self.places = np.ascontiguousarray(places, np.int64)
         self.sizes = BlockSizes(target, dtype, weights)
@@ -166,12 +169,13 @@ class Contract:
         count = threads() if len(places) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
-        self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
+        self.words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
         self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
 
-    def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """Makes the words of a thread that computes a range of groups and of units; allocates packed
-        memory.
+    def thread_words(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
+        """Makes the arguments of a thread, and allocates its packed memory.
+
+        groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).
         """
         sizes = self.sizes
         packed = [
@@ -197,7 +201,7 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """Computes the contract of these sides, [m, n], into `out`, a C-contiguous array, if given."""
+        """Computes the sum of the outer products of all rows, [m, n]; in `out` (C-contiguous), if given."""
         result = np.empty(self.columns, self.dtype) if out is None else out
         total = result if self.padded is None else self.padded
         total[...] = 0
@@ -212,15 +216,15 @@ class Contract:
         return result
 
     def release(self) -> None:
-        """Frees the memory. The contract may not be called afterwards."""
+        """Frees the memory for packed operands. The contract may not be called afterwards."""
         POOL.give_back(*self.packed_memory)
         self.packed_memory = []
 
 
 def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Returns the range of groups and of units of each of at most `count` threads.
+    """Divides groups of left columns and units of right columns among at most `count` threads.
 
-    Threads divide the groups or the units, whichever are more.
+    Threads divide the groups or the units, whichever are more. Returns, for each, (first, end) of both.
 
     >>> parts(2, 7, 2)
     [((0, 2), (0, 6)), ((0, 2), (6, 7))]
@@ -231,6 +235,6 @@ def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tu
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
-    """Cuts 0..size into at most `count` ranges, whose lengths (but the last) are multiples of `multiple`."""
+    """Cuts 0..size into at most `count` ranges (first, end) of a multiple of `multiple`, but for the last."""
     length = -(-size // (count * multiple)) * multiple
     return [(first, min(size, first + length)) for first in range(0, size, length)]

@@ -1,4 +1,4 @@
-"""The code of the contract kernel; see `contract`."""
+"""The code of the contract kernel, which sums outer products of rows; see `contract`."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,10 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Module:
-    """Generates the module with the function `contract`, for sides of a dtype and their encoding."""
+    """Generates the LLVM module with the function `contract`, which sums outer products of rows.
+
+    dtype, weights: the dtype of both operands, and their encoding ("bfloat16") or None.
+    """
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
@@ -25,7 +28,7 @@ def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Mod
 
 @dataclass(frozen=True)
 class SidePacking:
-    """Way in which a side of a contract is packed.
+    """Packing of one operand of a contract, in parts of some columns.
 
     name: "left" or "right".
     part: the name of a part: "group" or "unit".
@@ -42,22 +45,22 @@ class SidePacking:
 
 
 class ContractCode:
-    """Writer of the code of one thread's share of a contract."""
+    """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
     def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
     def word(self, name: str) -> ir.Value:
-        """Loads a word of the thread, as an integer."""
+        """Writes a load of an argument of the thread, by its name in `WORDS`, as an integer."""
         return self.code.read(I64, self.code.at(self.words, 8 * WORD[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
-        """Loads a word of the thread, as a pointer."""
+        """Writes a load of an argument of the thread, by its name in `WORDS`, as a pointer."""
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function: for each block of rows, both sides are packed and multiplied."""
+        """Writes the function's body: for each block of rows, packs both operands and adds their product."""
         code, sizes, kind = self.code, self.sizes, self.kind
         left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
@@ -65,23 +68,25 @@ class ContractCode:
         with code.loop(self.word("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             words = self.quotient(count, kind.terms)
-            whole = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
+            padded = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
             for side in (left, right):
-                self.pack(side, first, count, words, whole)
-            self.multiply(whole)
+                self.pack(side, first, count, words, padded)
+            self.multiply(padded)
         code.ret(code.number(0))
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
-        """Divides an integer by another, rounded up."""
+        """Writes the division of an integer by a positive one, rounded up."""
         return self.code.sdiv(self.code.add(value, self.code.number(divisor - 1)), self.code.number(divisor))
 
     # ---- packing
 
     def pack(
-        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
+        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, padded: ir.Value
     ) -> None:
-        """Writes code that packs `count` rows of a side into `words` words, and zeros the words up to
-        `whole`.
+        """Writes code that packs rows of one operand for the microkernel, which reads them in order.
+
+        first, count: the first row, as a place in the list of rows, and the number of rows.
+        words, padded: the number of packed words, and that up to which further words are zeros.
         """
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
@@ -93,7 +98,7 @@ class ContractCode:
         source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
         def packed(place: ir.Value, word: ir.Value) -> ir.Value:
-            """Computes the pointer to a word of a part."""
+            """Computes the pointer to a word of part number `place` of the packed operand."""
             part = code.at(target, code.mul(place, code.number(side.part_bytes)))
             return code.at(part, code.mul(word, code.number(side.word_bytes)))
 
@@ -106,15 +111,18 @@ class ContractCode:
                 bytes_ = code.number(side.word_bytes // side.columns)
                 within = code.mul(code.srem(column, width), bytes_)
                 code.write(self.encoded(side, rows, column, 1), code.at(packed(full, word), within), itemsize)
-        with code.loop(words, whole) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
+        with code.loop(words, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
             code.zero_bytes(packed(number, word), side.word_bytes)
 
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Computes, for each row of a word, its pointer and whether the row exists.
+        """Computes, for each row that a packed word combines, its pointer and whether the row exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
+
+        source, stride: the pointer to the operand, and the bytes from row to row.
+        first, count: the block of rows, as a first place in the list of rows and a number of rows.
         """
         code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
@@ -129,7 +137,7 @@ class ContractCode:
     def encoded(
         self, side: "SidePacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
-        """Loads and encodes `width` columns of these rows as packed words."""
+        """Loads and packs `width` columns of a word's rows. rows: each one's pointer, and if it exists."""
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
@@ -140,8 +148,10 @@ class ContractCode:
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Writes code that adds the product of the packed sides to the total: by wide tiles, then one unit at
-        a time.
+        """Writes code that adds the product of the packed operands to the total: by wide tiles, then by
+        units.
+
+        inner: the number of packed words of k (the rows).
         """
         code, tile = self.code, self.sizes.tile
         units = code.sub(self.word("last_unit"), self.word("first_unit"))
@@ -152,7 +162,11 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
-        """Writes code that computes the sums of one tile, and adds them to the total."""
+        """Writes code that computes the sums of one tile, and adds them to the total.
+
+        unit, group: the first unit of right columns, and the group of left columns.
+        inner: the number of packed words of k (the rows).
+        """
         code, sizes = self.code, self.sizes
         itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
         left = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))

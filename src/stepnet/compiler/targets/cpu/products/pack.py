@@ -51,14 +51,7 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 
 
 class Packing:
-    """Packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides.
-
-    like: a matrix of that shape, dtype and strides.
-    gate, gates: the position of the matrix among the gates, and their number.
-    width: the elements of a unit block.
-    packed: the bytes of the packed gates. Padding beyond n in the last unit block is not written.
-    weights: "bfloat16" to round elements of float32, two k to a word; None for no rounding.
-    """
+    """Packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides."""
 
     def __init__(
         self,
@@ -70,6 +63,14 @@ class Packing:
         target: Processor,
         weights: str | None = None,
     ) -> None:
+        """Prepares the arguments of the machine code that packs a matrix [k, n], for the microkernel.
+
+        like: a matrix of the shape, dtype and strides of those to pack.
+        gate, gates: the position of the matrix among the gates, and their number.
+        width: the elements of a unit block.
+        packed: the bytes of the packed gates. Padding beyond n in the last unit block is not written.
+        weights: "bfloat16" to round elements of float32, two k to a word; None for no rounding.
+        """
         inner, size = like.shape
         step_bytes = gates * width * like.itemsize
         values = {
@@ -88,19 +89,20 @@ class Packing:
         self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
-        """Packs the matrix that begins at an address."""
+        """Packs the matrix that begins at an address, so that products can read it."""
         if self.run is not None:
             self.words[WORD["source"]] = source
             self.run.call(self.address)
 
 
 class Packings:
-    """Packings of views of parameters that run in one call, divided among threads if there is much to pack.
-
-    views: for each packing the position of the parameter, and the offset in bytes of the view in it.
-    """
+    """Packings of views of parameters that run in one call, divided among threads if they are large."""
 
     def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
+        """Joins packings, and divides them among threads.
+
+        views: for each packing the position of the parameter, and the offset in bytes of the view in it.
+        """
         self.words = np.stack([packing.words for packing in packings])
         self.parameters, self.offsets = np.array(views, np.int64).T
         run, elements = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
@@ -111,14 +113,13 @@ class Packings:
         self.work = ParallelCalls(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs the views of the parameters that begin at these addresses."""
+        """Packs the views of the parameters. addresses: where each parameter begins."""
         self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
         self.work()
 
 
 def words_of(inner: int, weights: str | None) -> int:
-    """Returns the number of packed words for `inner` values of k: elements without encoding, else words of 32
-    bits.
+    """Returns the number of packed words for `inner` values of k: elements, or words of 32 bits if encoded.
 
     >>> words_of(5, "bfloat16"), words_of(5, None)
     (3, 5)
@@ -128,5 +129,5 @@ def words_of(inner: int, weights: str | None) -> int:
 
 @cache
 def kernel(target: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
-    """Returns the machine code for an element size and an encoding, which serves all shapes and strides."""
+    """Returns the machine code that packs matrices of any shape, for an element size and an encoding."""
     return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

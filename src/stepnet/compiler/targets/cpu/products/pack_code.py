@@ -13,7 +13,11 @@ Move = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
 def write_pack(target: Processor, itemsize: int, width: int, weights: str | None) -> ir.Module:
-    """Generates the module with the function `pack`, for an element size and an encoding."""
+    """Generates the LLVM module with the function `pack`, which packs parameters for the microkernel.
+
+    itemsize, width: the bytes of an element, and the elements of a vector.
+    weights: the encoding of the packed parameters, "bfloat16"; None for plain elements.
+    """
     module = ir.Module("pack")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
@@ -24,20 +28,24 @@ def write_pack(target: Processor, itemsize: int, width: int, weights: str | None
 
 
 class PackCode:
-    """Writer of the code that packs matrices. kind: the arithmetic of their encoding; None for plain
-    elements.
-    """
+    """Writer of the code that packs matrices [k, n], one after the other."""
 
     def __init__(
         self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
     ) -> None:
+        """Prepares to write the function's code.
+
+        itemsize, width: the bytes of an element, and the elements of a vector.
+        kind: the arithmetic of encoded elements; None for plain ones.
+        words: the pointer to the function's arguments, which describe the matrices.
+        """
         self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
         self.terms = 1 if kind is None else kind.terms
         self.element = ir.IntType(8 * itemsize) if kind is None else F32
         self.first = words
 
     def write(self) -> None:
-        """Writes the function: the matrices are packed one after the other."""
+        """Writes the function: a loop over the matrices, whose number the first of them has."""
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
@@ -47,9 +55,7 @@ class PackCode:
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Writes code that packs all unit blocks of a matrix: full ones by vectors, the last partial one by
-        elements.
-        """
+        """Writes code that packs a matrix: full unit blocks by vectors, the last partial one by elements."""
         code = self.code
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
@@ -73,8 +79,9 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to the elements of the first k of a word of a unit block, and to the packed
-        word.
+        """Computes the pointers to a packed word of a unit block, and to the elements that it is made of.
+
+        Returns the pointer to the elements of the word's first k, then that to the packed word.
         """
         code, words = self.code, self.words
         k = code.mul(word, code.number(self.terms))
@@ -95,8 +102,7 @@ class PackCode:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """Loads and encodes the word that begins at an address, for one column or a vector of columns (by
-        `type_`).
+        """Loads and encodes the word at an address, for one column or a vector of columns (by `type_`).
 
         Elements beyond the last k are 0.
         """
@@ -111,19 +117,18 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k of a word, into words."""
+        """Packs vectors of elements, one for each k of a word, into words of the encoding."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a word whose elements are contiguous."""
+        """Writes code that packs a word of a unit block (all its columns) from contiguous elements."""
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a square block, with as many k as a vector has elements, of contiguous
-        columns.
+        """Writes code that packs a square of contiguous columns, with as many k as a vector has elements.
 
-        The block is read by columns and transposed in registers.
+        The square is read by columns and transposed in registers. source: the address of its first element.
         """
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
@@ -142,7 +147,7 @@ class PackCode:
             packed = code.at(packed, self.words["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a word whose elements are a stride apart."""
+        """Writes code that packs a word of a unit block (all its columns) from elements a stride apart."""
         code = self.code
         for place in range(self.width):
             number = self.encoded(self.element, source, word)
@@ -151,7 +156,7 @@ class PackCode:
 
 
 def interleave(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:
-    """Interleaves the elements of two vectors, from element `first` of each on."""
+    """Interleaves halves of two vectors, from element `first` of each on: a, b, a, b, ..."""
     width = width_of(a)
     order = [place for index in range(first, first + width // 2) for place in (index, width + index)]
     return code.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))

@@ -28,7 +28,7 @@ more accumulators it is unrolled by half of that: an iteration is long enough, a
 
 @dataclass(frozen=True)
 class Left:
-    """Addresses of the left side of a tile.
+    """Addresses of the left operand of a tile.
 
     pointers: the pointer to the first row, or a pointer for each row.
     stride: the bytes from row to row, if there is a single pointer.
@@ -40,9 +40,7 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """Computes the addresses of `count` rows at an offset: for each a pointer, and an offset from it in
-        bytes.
-        """
+        """Computes the addresses of `count` rows at an offset: a pointer and an offset from it for each."""
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
@@ -63,16 +61,18 @@ def accumulate(
     unit_bytes: int | None = None,
     begun: Sums | None = None,
 ) -> Sums:
-    """Writes the microkernel: adds the products of all words of k; returns the accumulators
-    [row][unit][gate].
+    """Writes the microkernel, which multiplies rows of a left operand with packed parameters in one tile.
 
     packed: the pointer to the tile's first unit block of packed parameters.
     kind: the arithmetic.
-    inner: the number of words of k; if it is known only at run time, it must be a positive multiple of
-        `UNROLLED`.
+    inner: the number of words of k (the summed axis); if it is known only at run time, it must be a positive
+        multiple of `UNROLLED`.
+    gates, width: the number of products per unit, and the elements of a vector.
     line_bytes, unit_bytes: the distance from one word of k, and from one unit block, to the next; None if
         contiguous.
     begun: initial accumulators; None for zeros.
+
+    Returns the accumulators [row][unit block][gate].
     """
     line_bytes = line_bytes or gates * width * kind.word_bytes
     if unit_bytes is None:
@@ -84,9 +84,9 @@ def accumulate(
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    turn = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
-    flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
-    return turn.by_place(flat)
+    iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
+    flat = code.carry(0, inner, iteration.flat(begun), partial(iteration.summed, step), step=step, runs=True)
+    return iteration.by_place(flat)
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,17 @@ class TileIteration:
     unit_bytes: int
 
     def flat(self, sums: Sums) -> list[ir.Value]:
-        """Flattens the accumulators to a list, which the loop carries."""
+        """Flattens accumulators [row][unit block][gate] to a list, as the loop carries them."""
         return [value for units in sums for gates in units for value in gates]
 
     def by_place(self, flat: Sequence[ir.Value]) -> Sums:
-        """Arranges the accumulators of a flat list as [row][unit][gate]."""
+        """Arranges the accumulators of a flat list as [row][unit block][gate]."""
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
     def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds the products of `count` words of k, from word `place` on, to the accumulators."""
+        """Adds the products of `count` words of k, from word `place` on, to a flat list of accumulators."""
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
@@ -125,7 +125,7 @@ class TileIteration:
         pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
-            """Adds the products of one row, unit and gate."""
+            """Adds the products of a row, unit block and gate. numbers, column: the parts of both factors."""
             for number, part in zip(numbers, column, strict=True):
                 sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
 
@@ -133,7 +133,7 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of one row of the left side."""
+                """Loads the elements of one row of the left operand for word k, each as a vector."""
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 
@@ -153,7 +153,7 @@ class TileIteration:
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
-        """Loads and unpacks the parameters of a gate of a unit block, for word k of the turn."""
+        """Loads and unpacks the parameters of a gate of a unit block, for the k-th word from `weights` on."""
         vector_bytes = self.width * self.kind.word_bytes
         place = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
         return self.kind.unpacked(
@@ -161,7 +161,7 @@ class TileIteration:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """Loads the elements of the left side for a word of k, each broadcast to a vector."""
+        """Loads the elements of the left operand for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
         places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
         return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]

@@ -46,11 +46,11 @@ turns would fetch all cache lines and use half of each."""
 
 @dataclass(frozen=True)
 class Tile:
-    """Size of a register tile.
+    """Size of a register tile, which computes a number of rows by a number of unit blocks in registers.
 
     rows: the number of rows.
-    units: the number of unit blocks.
-    turns: the number of turns in which the gates are computed, the same number of gates in each.
+    units: the number of unit blocks (vectors of units).
+    turns: the number of turns in which the gates (products per unit) are computed, the same number in each.
     """
 
     rows: int
@@ -61,21 +61,21 @@ class Tile:
 def tiles(
     target: Processor, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
 ) -> tuple[Tile, ...]:
-    """Chooses the tiles for `gates` products per unit, those of more rows first; the last has one row.
+    """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
-    blocks: the number of unit blocks.
+    blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
     parts: the number of vectors into which packed parameters are unpacked.
-    divisor: tiles may take any number of turns that divides this.
+    divisor: tiles may compute their gates in any number of turns that divides this.
 
-    The registers of a tile hold all accumulators of a turn; the parameters of all columns or the elements of
-    all rows, whichever are fewer; and one of the other kind.
+    The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
+    columns or the elements of all rows, whichever are fewer; and one of the other kind.
     """
     registers = target.registers // vectors
     most_sums = registers * 3 // (3 + parts)
 
     def rows_that_fit(columns: int) -> int:
-        """Returns the most rows whose registers suffice."""
+        """Returns the most rows whose registers suffice. columns: vectors of parameters, units by gates."""
         fitting = (
             rows
             for rows in range(MOST_ROWS, 1, -1)
@@ -108,13 +108,16 @@ def tiles(
 
 
 def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
-    """Yields the tile that takes turns and so has more rows than the largest tile without turns.
+    """Yields the tile that computes its gates in turns and so has more rows than the tile `large`.
 
     Yields none if it takes more cycles per row.
+
+    divisor: the number of turns divides it.
+    rows_that_fit: returns the most rows of a tile, by its vectors of parameters.
     """
 
     def per_row(tile: Tile) -> float:
-        """Returns the cycles that a tile takes per row."""
+        """Returns the cycles that a tile takes per row, by which tiles are compared."""
         return cycles(tile, gates, 0) / tile.rows
 
     numbers = (turns for turns in range(2, divisor + 1) if divisor % turns == 0)
@@ -125,12 +128,12 @@ def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int
 
 
 def power_of_two(most: int) -> int:
-    """Returns the largest power of two that is at most `most`."""
+    """Returns the largest power of two that is at most `most`, a positive integer."""
     return 1 << (most.bit_length() - 1)
 
 
 def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
-    """Estimates the cycles that a tile takes for one k of one unit block.
+    """Estimates the cycles that a tile takes for one k (element of the summed axis) of one unit block.
 
     They are the maximum of those for its multiply-adds, its loads, its bytes of parameters and the latency.
 
@@ -147,7 +150,7 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """Estimates the cycles for one k of a unit block with near parameters, and elementwise work."""
+    """Estimates the cycles of a tile for one k of a unit block, with near parameters and elementwise work."""
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 
@@ -161,7 +164,10 @@ def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) ->
 def cheapest(
     shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Returns the cycles of the best tiles for `rows` rows, and the number of tiles of each shape."""
+    """Finds the tiles that compute at least `rows` rows in the fewest cycles.
+
+    Returns these cycles, for one k of a unit block, and the number of tiles of each shape.
+    """
     if rows <= 0:
         return 0.0, (0,) * len(shapes)
     choices: list[tuple[float, tuple[int, ...]]] = []
