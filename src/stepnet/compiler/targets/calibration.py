@@ -48,7 +48,7 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """Distance between neighbouring codes."""
+        """The difference between the values of two neighbouring int8 codes."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:

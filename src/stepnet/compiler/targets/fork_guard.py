@@ -26,16 +26,17 @@ LOOK = 0.1  # seconds between looks at whether this is still the process that be
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
-    """Runs some work, during which the process does not fork; returns its result."""
+    """Calls a function and returns its result. A fork of the process in another thread waits
+    until it ends.
+    """
     with FORKS:
         return work()
 
 
 def run_in_thread(work: Callable[[], Value]) -> Value:
-    """Runs some work, during which the process does not fork and no signal handler runs; returns its
-    result.
-
-    An interrupt of the main thread ends its waiting; the work itself runs to its end.
+    """Runs a function in another thread, so that no signal handler interrupts it; returns its result. The
+    process does not fork meanwhile. An interrupt of the main thread ends its waiting; the function itself
+    runs to its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return run_without_fork(work)
@@ -44,7 +45,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
     done.acquire()
 
     def run() -> None:
-        """Runs the work, and notes its result or its error."""
+        """Runs the function, stores its result or its error for the waiting thread, and wakes that thread."""
         try:
             results.append((run_without_fork(work), None))
         except BaseException as error:  # handed to the waiting thread
@@ -68,9 +69,8 @@ if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
     def hold() -> None:
-        """Waits, before a fork, for work to end.
-
-        An exception that a signal handler raises meanwhile is postponed until after the fork.
+        """Acquires, before a fork, the lock that is held while the process must not fork. An exception that a
+        signal handler raises meanwhile is postponed until after the fork.
         """
         while True:
             try:
@@ -81,7 +81,7 @@ if hasattr(os, "register_at_fork"):
                 return
 
     def go_on() -> None:
-        """Releases the lock after a fork; a postponed exception is raised now."""
+        """Releases the lock in the parent after a fork, and raises an interrupt that came meanwhile."""
         FORKS.release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()

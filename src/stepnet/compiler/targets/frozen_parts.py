@@ -46,7 +46,7 @@ FROZEN = ("recurrence", "plain")
 class FrozenParts:
     """Prepared parts of a schedule, as functions that run one after the other.
 
-    constants: the values that do not depend on the call's arrays, by number. They may be replaced between
+    constants: the values that do not depend on the call's arrays, by node. They may be replaced between
         calls.
     lent: the positions of the results that must be copied before they are returned; see `own_results`.
     steps: for each part or chain, a function that adds its results to the values so far.
@@ -61,7 +61,7 @@ class FrozenParts:
     bytes: int
 
     def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-        """Runs all parts; returns the results for these sequences, initial memories and statics."""
+        """Runs the prepared parts in order on a call's arrays, initial memories None for zeros."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
@@ -72,17 +72,17 @@ class FrozenParts:
 
     @cached_property
     def numbers(self) -> list[list[int]]:
-        """The numbers, in the net, of the sequences, the initial memories and the statics."""
+        """The nodes of the net that are sequences, initial memories and statics (three lists)."""
         return numbers_of_call(self.net, self.ends)
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """Lists the numbers in a net of the sequences, the initial memories and the statics of a call."""
+    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
     return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """Returns the sequences, initial memories and statics of a call by their numbers in a net."""
+    """Returns a call's sequences, initial memories and statics by their input nodes of the net."""
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -95,9 +95,11 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """Prepares a schedule for calls like this one; None if it cannot be prepared.
+    """Prepares a schedule for calls of the same shapes as this one; None if it cannot be prepared.
 
-    The call is run once, because freezing a part needs the shapes of the values that it reads.
+    The call is run once, because freezing a part needs the shapes of the values that it reads. constants: the
+    values that do not depend on the call, by node. bound: the kernel of each part. runs: the parts, grouped
+    into chains. run_part: runs the part at a position without preparation.
     """
     positions = call.positions
     plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
@@ -129,7 +131,7 @@ def frozen_parts(
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """Returns the values that a part reads, except initial memories, which a call may leave out."""
+    """Returns the nodes of the net that a part reads, except initial memories, which a call may leave out."""
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -137,14 +139,14 @@ def required_reads(part: Part) -> tuple[int, ...]:
 
 
 def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
-    """Makes a function that runs a part without preparation.
-
-    Its results are made contiguous, as frozen parts require: a value broadcast to all rows (with stride 0) is
-    copied.
+    """Makes a function that runs a part of a schedule without preparation, as one step of a prepared
+    schedule. Its results are made contiguous, as prepared parts require: a value broadcast to all rows
+    (with stride 0) is copied. place: the position of the part in the schedule. frame: the positions of the
+    values.
     """
 
     def step(values: Values) -> None:
-        """Runs the part, and adds its results."""
+        """Runs the part, and adds its results to the values of the net's nodes."""
         results = run_part(place, values, frame)
         values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
@@ -152,9 +154,8 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares one part for values of these shapes; None if the part cannot be prepared.
-
-    Returns a function that runs it, and the bytes that it holds.
+    """Prepares one part for values of these shapes; returns a function that runs it and adds its results to
+    the values, and the bytes that it holds. None if it cannot be prepared. bound: the part's kernel.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame), 0
@@ -166,18 +167,16 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     reads, run = PartReads(part), frozen.run
 
     def step(values: Values) -> None:
-        """Runs the part, and adds its results."""
+        """Runs the prepared part on the values that it reads, and adds its results to them."""
         values.update(reads.named(run(*reads.of(values))))
 
     return step, frozen.bytes
 
 
 def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares several parts as one chain; None if the parts cannot be prepared.
-
-    Returns a function that runs the chain, and the bytes that it holds.
-
-    The parts are run once, which adds their results to `values`.
+    """Prepares several parts as one chain, and runs it once, which adds their results to `values`. Returns a
+    function that runs the chain on other values and the bytes that it holds; None if the parts cannot be
+    prepared.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
@@ -191,7 +190,7 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
     parts = [PartReads(part) for part in run.parts]
 
     def step(values: Values) -> None:
-        """Runs the chain, and adds the parts' results."""
+        """Runs the prepared chain on the values that its parts read, and adds their results to them."""
         again = frozen.started()
         for reads in parts:
             values.update(reads.named(again.add(*reads.of(values))))
@@ -202,7 +201,7 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
 
 
 class PartReads:
-    """Values that a part reads, and the numbers of its results."""
+    """Nodes that a part reads, by kind. It picks the arrays of a prepared call from the nodes' values."""
 
     def __init__(self, part: Part) -> None:
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
@@ -211,25 +210,27 @@ class PartReads:
         self.is_sequenced = part.kind == "recurrence"
 
     def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-        """Returns the sequences, the initial memories and the statics that the part reads."""
+        """Picks the sequences, initial memories (None for zeros) and statics of the part from the values."""
         sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
         if not self.is_sequenced:
             return sequences, [None], statics
         return sequences, [None if n < 0 else values[n] for n in self.memories], statics
 
     def named(self, results: Results) -> Values:
-        """Returns the part's results, by number."""
+        """Returns the result arrays of the part by node of the net."""
         return named_results(self.part, results)
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """Makes a function that selects the last step of each sequence, or the first."""
+    """Makes a function that adds to the values the last (or first) step of each sequence of a
+    part's input.
+    """
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
-        """Selects the steps, and adds the result."""
+        """Selects one step of each sequence, and adds the result to the values of the net's nodes."""
         values[result] = sequences.ends(values[read], first)
 
     return step

@@ -32,16 +32,20 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """The number of lanes."""
+        """The number of lanes (slots of the loop that run one sequence after another)."""
         return len(self.steps)
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest: the steps if no lane ended earlier."""
+        """The number of lanes times the steps of the longest, which would be the steps if all
+        were as long.
+        """
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane, from lane `number` on, so that each part has long and short lanes."""
+        """Takes every `parts`-th lane, from lane `number` on, for one thread: a share with long
+        and short ones.
+        """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
         first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
@@ -54,7 +58,15 @@ MANY = 32
 
 
 def lanes_for(lengths: Array, most: int) -> Lanes:
-    """Assigns sequences with these lengths to at most `most` lanes. Empty sequences are in no lane.
+    """Assigns sequences to at most `most` lanes (slots of the loop that run one sequence after another).
+
+    Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
+    at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
+    anomalies, 1969). Empty sequences are in no lane.
+
+    Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
+    at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
+    anomalies, 1969).
 
     Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
     at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
@@ -83,11 +95,9 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
 
 
 def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
-    """Assigns each sequence to a lane; returns the lane of each sequence, and the number of steps of each
-    lane.
-
-    lengths: the lengths of the sequences, longest first.
-    count: the number of lanes, of which there are fewer than sequences.
+    """Assigns sequences, longest first, each to the lane (slot of the loop) with the fewest steps so far.
+    lengths: the lengths of the sequences, longest first. count: the number of lanes; less than the number of
+    sequences. Returns the lane of each sequence, and the number of steps of each lane.
     """
     lane_of = np.empty(len(lengths), np.int64)
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count

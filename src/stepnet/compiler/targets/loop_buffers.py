@@ -29,7 +29,7 @@ class InputBuffers:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies arrays to the front of the fixed ones, except those that were copied last time."""
+        """Copies a run's inputs to the front of the fixed arrays, unless they were copied last time."""
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array
@@ -47,18 +47,20 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Tells whether to use it for `count` values: they fit, and fill more than half of the arrays."""
+        """Tells whether to use this prepared call for `count` values: they fit, and fill more
+        than half of it.
+        """
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the part on `count` values; returns the outputs."""
+        """Runs the part on arrays of `count` values; returns its outputs, valid until the next run."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]
 
 
 class KeptSequences:
-    """Recurrence that is prepared for sequences with these offsets."""
+    """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
         self.offsets, first = offsets, len(call.sequences)
@@ -72,14 +74,16 @@ class KeptSequences:
         self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """Runs the recurrence; returns the outputs and the last memories."""
+        """Runs the prepared recurrence on a call's arrays; returns outputs and final memories, to be read at
+        once.
+        """
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
         return [array[:] for array in (*self.outputs, *self.final)]
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """Returns the types of a recurrence's outputs, and of its memories."""
+    """Returns the types of a recurrence's outputs, and of its final memories."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
@@ -87,15 +91,13 @@ def result_types(part: Part) -> tuple[list[Type], list[Type]]:
 
 
 Kept = dict[int, "KeptPlain | KeptSequences | Array"]
-"""The prepared parts of a loop, by the identity of the part."""
+"""The prepared parts of a loop, by `id(part)`; the offsets of a recurrence that is not prepared yet."""
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """Runs a recurrence over the same sequences at every step of a loop, if it is prepared; else returns
-    None.
-
-    It is prepared when it runs over the same sequences for the second time. It must begin with zeros. kept:
-    the prepared parts of the loop.
+    """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally. It is
+    prepared in `kept` at the second step that has the same sequences. It must begin with zeros. offsets:
+    those of its sequences, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
@@ -112,7 +114,10 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
-    """Runs a plain part at a step of a loop, prepared at first use; returns its outputs."""
+    """Runs a part without a recurrence at one step of a loop, by a call that is prepared at the first step
+    and kept in `kept`; returns its outputs, which are valid until the next step. arrays: its inputs, of
+    `count` values each.
+    """
     known = kept.get(id(part))
     if not isinstance(known, KeptPlain) or not known.fits(count):
         known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)
