@@ -108,12 +108,11 @@ def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def gradient_order(asked: Any) -> Order:
-    """Returns the engines for gradients: those requested without onednn, or llvm if onednn is the only one.
+    """Returns the engines for gradients: those requested (as `engine=`) without onednn; llvm if onednn is the
+    only one.
 
-    If onednn is the only one, returns llvm instead. asked: the user's argument `engine=`.
-
-    A gradient is a net whose recurrences also return the values that their gradients read. No cell of
-    oneDNN returns these.
+    A gradient is a net whose recurrences also return the values that their gradients read. No cell of oneDNN
+    returns these.
 
     >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
     (('llvm',), ('interpret',), 'auto')
@@ -125,8 +124,8 @@ def gradient_order(asked: Any) -> Order:
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
-    """Returns the engines of an argument `engine=` in the order to try them; raises `InputError`
-    if unknown.
+    """Returns the engines that the argument `engine=` names, in the order to try them; raises `InputError`
+    for unknown names.
     """
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 

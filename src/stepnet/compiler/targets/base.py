@@ -66,8 +66,8 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions, for one part of a net. It has no
-        early ends.
+        """Makes a call with other arrays at the same positions, for one part of a net. It has no condition
+        for early ends.
         """
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs

@@ -26,8 +26,8 @@ LOOK = 0.1  # seconds between looks at whether this is still the process that be
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
-    """Calls a function and returns its result. A fork of the process in another thread waits
-    until it ends.
+    """Calls a function and returns its result. Meanwhile the process does not fork: a fork in another thread
+    waits.
     """
     with FORKS:
         return work()

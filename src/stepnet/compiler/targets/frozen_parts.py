@@ -222,8 +222,8 @@ class PartReads:
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """Makes a function that adds to the values the last (or first) step of each sequence of a
-    part's input.
+    """Makes a function that selects the last step of each sequence, or the first, for a part of a prepared
+    schedule.
     """
     assert part.node is not None
     first = part.node.attributes["how"] == "first"

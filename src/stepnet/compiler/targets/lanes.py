@@ -37,14 +37,14 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest, which would be the steps if all
-        were as long.
+        """The number of lanes times the steps of the longest one. If this is close to the steps of all lanes,
+        few lanes are idle.
         """
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane, from lane `number` on, for one thread: a share with long
-        and short ones.
+        """Takes every `parts`-th lane, from lane `number` on, as the share of one thread. Each share has long
+        and short lanes.
         """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
@@ -63,14 +63,6 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
     at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
     anomalies, 1969). Empty sequences are in no lane.
-
-    Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
-    at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
-    anomalies, 1969).
-
-    Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
-    at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
-    anomalies, 1969).
 
     >>> lanes = lanes_for(np.array([5, 3, 0, 3, 2, 2]), 3)
     >>> lanes.order.tolist(), lanes.first.tolist(), lanes.steps.tolist()

@@ -48,8 +48,8 @@ class Mount:
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """Lists the folders of a control group and of its ancestors up to the mount point,
-        innermost first.
+        """Lists the folders of a control group and of its ancestors up to the mount point, innermost first;
+        each may have a CPU quota.
         """
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]

@@ -47,8 +47,8 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Tells whether to use this prepared call for `count` values: they fit, and fill more
-        than half of it.
+        """Tells whether this prepared call suits `count` values: they fit into its arrays and fill more than
+        half, as unused entries are computed too.
         """
         return self.count // 2 < count <= self.count
 
@@ -74,8 +74,8 @@ class KeptSequences:
         self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """Runs the prepared recurrence on a call's arrays; returns outputs and final memories, to be read at
-        once.
+        """Runs the prepared recurrence on a call with the same offsets; returns outputs and final memories,
+        valid until the next run.
         """
         self.inputs.take([*call.sequences, *call.statics])
         self.run()

@@ -43,8 +43,8 @@ class PackedCall:
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "PackedCall":
-        """Copies a call's sequences end to end, without gaps; `pack` false keeps the arrays and
-        their gaps.
+        """Copies the sequences of a call end to end, without the gaps of padded arrays. If `pack` is false,
+        they are used in place.
         """
         positions = call.positions
         offsets = positions.offsets, *positions.inner
@@ -59,8 +59,8 @@ class PackedCall:
         return cls(replace(call, sequences=sequences), segments, places)
 
     def arrays(self, form: "NetForm") -> list[Array]:
-        """Lists the call's arrays in the order of the net's inputs, with zeros for omitted
-        initial memories.
+        """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
+        initial memories that were omitted.
         """
         ends = form.ends
         initial = [
@@ -125,8 +125,8 @@ class NetForm:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that computes a node runs in reverse (the net's last if
-    none does).
+    """Tells whether the last recurrence that a node depends on runs in reverse; if it depends on none,
+    whether the net's last one does.
     """
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
@@ -174,8 +174,8 @@ class CalledSteps:
         self.bound, self.call, self.results = bound, call, results
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Makes a function that runs one step of some rows, given by index, on the arrays'
-        current contents.
+        """Makes a function that runs one step of some rows (sequences), given by index, on the current
+        contents of the arrays.
         """
         count, call, results = len(rows), self.call, self.results
         positions = Positions.end_to_end(np.arange(count + 1))

@@ -98,8 +98,8 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns a net's results from its nodes' values. lent: the positions of those to copy, as others share
-    them.
+    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses. lent:
+    the positions of those to copy.
     """
     results = [values[number] for number in net.results]
     for place in lent:
@@ -108,8 +108,8 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetM
 
 
 def takes_gaps(schedule: Schedule) -> bool:
-    """Tells whether no part of a schedule reads the gaps between padded sequences, so they need
-    no packing.
+    """Tells whether no part of a schedule reads the gaps between padded sequences. If so, sequences need not
+    be packed.
     """
 
     def fits(part: Part) -> bool:

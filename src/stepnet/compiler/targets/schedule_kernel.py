@@ -196,8 +196,8 @@ class BoundParts:
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the results that are already zeros in gaps between sequences: those
-        of recurrences.
+        """The positions of the results that are already zeros in the gaps between padded sequences: those of
+        recurrences.
         """
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
@@ -287,14 +287,14 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of the results that share memory with other arrays, to be copied before
-        they return.
+        """The positions of the results that share memory with other arrays, and so must be copied before they
+        are returned.
         """
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
-        """Runs one part of the schedule on the values so far; returns its results, both by node
-        of the net.
+        """Runs the part at a position of the schedule on the values so far; returns its results. Both are by
+        node of the net.
         """
         part = self.schedule.parts[place]
         runs: Any = self.bound[place]
