@@ -92,12 +92,14 @@ OUT = POINTER(c_void_p)
 
 
 def descriptors(count: int) -> tuple[type[c_void_p], ...]:
-    """Returns the argument types of `count` memory descriptors."""
+    """Returns the C argument types of `count` memory descriptors, to declare a function of oneDNN."""
     return (OBJECT,) * count
 
 
 def recurrence(count: int) -> dict[str, tuple[object, ...]]:
-    """Returns the argument types of the two functions that describe a recurrence with `count` memories."""
+    """Returns the C argument types of oneDNN's functions that describe a recurrence's "forward" and
+    "backward" pass. count: the number of its memory arguments.
+    """
     begin = (OUT, OBJECT, c_int, c_int)  # ..., engine, kind of propagation, direction
     return {
         "forward": (*begin, *descriptors(count), c_uint, OBJECT),
@@ -106,8 +108,9 @@ def recurrence(count: int) -> dict[str, tuple[object, ...]]:
 
 
 def vanilla(count: int) -> dict[str, tuple[object, ...]]:
-    """Returns the argument types of `recurrence`, with an activation before the direction, and two parameters
-    of it.
+    """Returns the C argument types of oneDNN's functions that describe the "forward" and "backward" pass of a
+    simple recurrence. They also take an activation and two parameters of it. count: the number of memory
+    arguments.
     """
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {

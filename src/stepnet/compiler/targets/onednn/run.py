@@ -42,7 +42,7 @@ class Start:
     """Initial memories of a run.
 
     recurrence: the recurrence.
-    states: an array by name of the primitive's argument; None for zeros.
+    states: for each initial memory, by argument of the primitive, its array; None for zeros.
     """
 
     recurrence: OneDnnRecurrence
@@ -50,17 +50,17 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
-        """Makes the initial memories from h, and from c if there is one. Missing ones are zeros."""
+        """Makes the initial memories from [h] or [h, c]; missing ones, and None, are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
     def fill(self, run: PrimitiveRun) -> None:
-        """Writes the memories to the buffers of a primitive."""
+        """Writes the initial memories to the buffers of a primitive, before it runs."""
         for slot, state in self.states.items():
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns a memory as a new array."""
+        """Returns the initial memory of an argument as a new array [rows, ...], with zeros for None."""
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -86,8 +86,8 @@ def run_of(
     rows: int,
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
-    """Returns the cached primitive for a number of steps and rows, for this Python thread, with its weights
-    set.
+    """Returns a primitive that runs a recurrence for a number of steps and rows, from a cache of this Python
+    thread. weights: the weights that it shall use; None to leave them unset.
     """
     library.check_process()
     count = threads()
@@ -138,9 +138,9 @@ def ran(
 def executed(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
-    """Runs a primitive; returns its outputs in the caller's layout, and padded [steps * rows, output].
-
-    read: the arguments that have steps, in the caller's layout.
+    """Runs a primitive on padded sequences; returns its outputs in the caller's layout [total, output], and
+    padded [steps * rows, output]. If the caller's arrays have the padded layout, they are not copied. read:
+    the arguments that have steps, by name, in the caller's layout. start: the initial memories.
     """
     recurrence = run.recurrence
     start.fill(run)
@@ -157,19 +157,21 @@ def executed(
 
 
 def is_readable(values: Array) -> bool:
-    """Tells whether a primitive in float32 can read an array in place."""
+    """Tells whether a primitive in float32 can read an array in place, without a copy."""
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
 def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values of an argument, quantized if the primitive reads int8."""
+    """Returns the values to store in an argument of a primitive: quantized if they are its int8 inputs."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """Returns the final memory h of each sequence: its last output; for an empty one its initial memory."""
+    """Returns the final memory h of each sequence: its last output, or its initial memory if it is empty.
+    padded: the outputs, [steps * rows, output].
+    """
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
@@ -185,11 +187,9 @@ def in_pieces(
     start: Start,
     all_c: bool,
 ) -> Ran:
-    """Runs a recurrence piece by piece, for results with c, which a primitive returns only at its last
-    step.
-
+    """Runs a recurrence piece by piece for results with c, which a primitive returns only at its last step.
     The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
-    each step, each step is a piece.
+    each step (`all_c`), each step is a piece. read: the arguments that have steps, in the caller's layout.
     """
     steps, rows = padding.steps, padding.rows
     padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}
@@ -223,6 +223,6 @@ def in_pieces(
 
 
 def carry(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories of one run to the initial memories of the next, which may be the same."""
+    """Copies the final memories of one run to the initial memories of the next, which may be the same run."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])
