@@ -56,8 +56,8 @@ class HyperbolicTerms(NamedTuple):
 
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic sine, by its addition theorem for n ln 2 + r, with the largest term added
-    last.
+    """Writes the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The largest
+    term is added last, for accuracy.
     """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
@@ -67,10 +67,9 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic cosine, by its addition theorem for n ln 2 + r, with the largest term added
-    last.
-
-    The largest term is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may be half as large.
+    """Writes the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r. The largest
+    term, 2^n, is added last, for accuracy. It is not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may
+    be half as large.
     """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
@@ -79,7 +78,9 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Computes the terms of sinh and cosh for an argument."""
+    """Writes the terms of which sinh(x) and cosh(x) are sums: powers of 2 and series of r, for x = n ln 2 +
+    r.
+    """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)
@@ -99,19 +100,19 @@ def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
 
 
 def fourfold(code: Code, x: ir.Value) -> ir.Value:
-    """Computes 4 x."""
+    """Writes 4 x, which undoes the division of the terms of sinh and cosh by 4."""
     return code.fmul(x, code.splat(x.type, 4.0))
 
 
 @cache
 def sinh_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of the polynomial p where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE]
     return economised_even([Fraction(1, factorial(2 * k + 3)) for k in range(degree + 8)], LARGEST, degree)
 
 
 @cache
 def cosh_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of the polynomial p where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE] + 1
     return economised_even([Fraction(1, factorial(2 * k + 2)) for k in range(degree + 8)], LARGEST, degree)

@@ -85,7 +85,7 @@ class FloatPrecision:
     erfc_degree: int
 
     def bits(self, value: float) -> int:
-        """Returns the bits of `value` as an integer."""
+        """Returns the bits of a float of this type as an integer, for constants of integer operations."""
         return int.from_bytes(np.array(value, f"<{self.dtype}").tobytes(), "little")
 
 
@@ -97,7 +97,7 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """Computes e^x; with `low`, e^(x + low), where low is about the size of the last place of x."""
+    """Writes e^x of each element; with `low`, e^(x + low) for a number given as the sum of two floats."""
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -111,7 +111,7 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """Computes e^x - 1, without cancellation near zero."""
+    """Writes e^x - 1 of each element, accurate near zero, where e^x - 1 would cancel."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
@@ -121,10 +121,12 @@ def expm1(code: Code, x: ir.Value) -> ir.Value:
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic tangent: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of x.
+    """Writes the hyperbolic tangent of each element: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of
+    x.
 
-    Both are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), above is 2^n c + (1 - 2^n) / 2.
-    Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
+    Numerator and denominator are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), the
+    numerator is 2^n c + (1 - 2^n) / 2. Each is rounded once or nearly so. If one were computed from the
+    other, their errors would add up to more than 2 ulp.
     """
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
     size = clamped(code, magnitude(code, x), None, 20.0)
@@ -138,13 +140,12 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the logistic function 1 / (1 + e^-x) as d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s /
-    d.
+    """Writes 1 / (1 + e^-x) of each element as d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s / d.
 
-    With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is taken
-    from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are multiplied by
-    3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by 2^-64, so that
-    2^n has room to grow until the quotient underflows.
+    With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is
+    computed from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are
+    multiplied by 3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by
+    2^-64, so that 2^n has room to grow until the quotient underflows.
     """
     precision = precision_of(x.type)
     # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
@@ -165,7 +166,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the natural logarithm."""
+    """Writes the natural logarithm of each element: NaN below 0, -inf for 0."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     ordinary = code.and_(code.fcmp_ordered(">", x, zero), code.fcmp_ordered("<", x, infinity))
     special = code.select(code.fcmp_ordered("<", x, zero), code.splat(x.type, nan), x)
@@ -174,7 +175,7 @@ def log(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log1p(code: Code, x: ir.Value) -> ir.Value:
-    """Computes log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
+    """Writes log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
     lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
@@ -183,7 +184,7 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the error function: x times an even series near zero, 1 - erfc from there."""
+    """Writes the error function of each element: x times an even series near zero, 1 - erfc elsewhere."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -213,9 +214,9 @@ class Reduced(NamedTuple):
 
 
 def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
-    """Reduces the argument x of e^(scale x) to a small exponential and a power of two.
-
-    in_one: ln 2 is taken as rounded, not in two parts.
+    """Writes the reduction of the argument x of e^(scale x) to 2^n e^(scale r), with |scale r| <= ln(2) / 2.
+    bias: added to n, so that its bits can become an exponent. in_one: ln 2 is taken as rounded, not in two
+    parts.
     """
     precision = precision_of(x.type)
     # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
@@ -231,7 +232,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
 
 
 def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """Computes (e^(scale r) - 1) / scale."""
+    """Writes (e^(scale r) - 1) / scale for the reduced argument r of an exponential, without cancellation."""
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
@@ -244,10 +245,9 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
-    """Computes log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
-
-    With x = 2^k (1 + f) and s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f
-    = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
+    """Writes log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f) and s = f /
+    (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s f²/2), so that the rounding of s has
+    little effect.
     """
     precision = precision_of(x.type)
     k, f = scaled(code, x)
@@ -261,7 +261,7 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
 
 
 def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
+    """Writes k and f where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     precision = precision_of(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
     room = precision.fraction_bits + 1
@@ -280,12 +280,12 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def precision_of(type_: ir.Type) -> FloatPrecision:
-    """Returns the `FloatPrecision` of a floating type or of a vector of it."""
+    """Returns the constants of float32 or float64 for an LLVM type, scalar or vector."""
     return SINGLE if is_single(type_) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:
-    """Reinterprets the bits of floats as integers."""
+    """Reinterprets the bits of floats, scalar or vector, as integers of the same size."""
     integer = precision_of(x.type).integer
     return code.bitcast(
         x, ir.VectorType(integer, x.type.count) if isinstance(x.type, ir.VectorType) else integer
@@ -293,12 +293,14 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """Computes 2^(b - bias), where b is the lowest bits of `bits`; those above are shifted out."""
+    """Writes the float 2^(n - bias), where the lowest bits of `bits` are n: shifts them to the exponent's
+    bits. type_: the type of the result.
+    """
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 
 def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Value:
-    """Limits `x` to [first, last]; a NaN stays one."""
+    """Writes x limited to [first, last], or to at most `last` if `first` is None; NaN stays NaN."""
     if first is not None:
         bound = code.splat(x.type, first)
         x = code.select(code.fcmp_ordered("<", x, bound), bound, x)
@@ -307,17 +309,17 @@ def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Val
 
 
 def magnitude(code: Code, x: ir.Value) -> ir.Value:
-    """Computes |x|."""
+    """Writes |x| of each element of a register of floats."""
     return code.intrinsic("fabs", x.type, [x])
 
 
 def with_sign(code: Code, x: ir.Value, sign: ir.Value) -> ir.Value:
-    """Copies the sign of `sign` to `x`."""
+    """Writes |x| with the sign of the element of `sign`, for registers of floats."""
     return code.intrinsic("copysign", x.type, [x, sign])
 
 
 def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> ir.Value:
-    """Evaluates the polynomial with these coefficients, the constant first, at `x`."""
+    """Writes the value at `x` of the polynomial with these coefficients, the constant first."""
     result: ir.Value = code.splat(x.type, float(coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
         result = code.fused(result, x, code.splat(x.type, float(coefficient)))
@@ -328,16 +330,14 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
 
 
 def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:
-    """Splits ln 2 into a number with few bits, and the remainder."""
+    """Splits ln 2 into a number of few bits, whose product with an exponent is exact, and the rest."""
     high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 
 
 @cache
 def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
-    """Returns the coefficients of q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2)
-    / 2.
-    """
+    """Returns the coefficients of q where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
     if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
     else:
@@ -347,9 +347,8 @@ def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
 
 @cache
 def coth_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
-
-    That is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
+    """Returns the coefficients of the polynomial p where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
+    It is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
     """
     quotient = list[Fraction]()
     for k in range(precision.coth_degree + 10):
@@ -360,14 +359,14 @@ def coth_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def log_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where 2 atanh(s) = 2 s + s³ p(s²), for s of `log_of_positive`."""
+    """Returns the coefficients of the polynomial p where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= 0.172."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
 def erf_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
+    """Returns the coefficients of the polynomial p where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
         for k in range(precision.erf_degree + 12)
@@ -378,7 +377,9 @@ def erf_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where exp(x²) erfc(x) = p(t), from as many of `ERFC_TAIL` as count."""
+    """Returns the coefficients of the polynomial p where exp(x²) erfc(x) = p(t), t = (x - 4.5) / (x + 2.5),
+    from as many terms of `ERFC_TAIL` as the precision needs.
+    """
     kept = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(kept)
     for n, factor in enumerate(kept):

@@ -46,9 +46,8 @@ class Turned(NamedTuple):
 
 
 def turned(code: Code, x: ir.Value, single: bool) -> Turned:
-    """Reduces the angle x, in double precision.
-
-    single: whether the remainder is needed to single precision only, in `high`.
+    """Writes the reduction of angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
+    tan. single: whether the remainder is needed to float32 precision only, in `high`.
     """
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
@@ -65,7 +64,7 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
 
 
 def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Joins the values of two branches: the one from the block that was run."""
+    """Joins the results of two branches: `value` if control comes from `block`, `other` from `inside`."""
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)
@@ -76,7 +75,9 @@ def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 
 
 def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Counts the quarters nearest to x: as bits, of which the lowest count, and as a negative number."""
+    """Writes the number n of quarter turns (π/2) nearest to x: as an integer of which only the low bits
+    count, and -n as a float.
+    """
     # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
     shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
@@ -84,7 +85,9 @@ def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def quickly(code: Code, x: ir.Value) -> Turned:
-    """Reduces an angle up to `LARGEST`; the nearest that one comes to a quarter is 2^-60 or so."""
+    """Reduces angles up to `LARGEST` to a multiple of π/2 and a remainder in float64; larger ones come out
+    wrong. Float64 angles come as near as 2^-60 to such a multiple.
+    """
     quarter, less = counted(code, x)
     first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
     left = code.fused(less, first, x)  # exact, as is each product
@@ -95,8 +98,8 @@ def quickly(code: Code, x: ir.Value) -> Turned:
 
 
 def quickly_single(code: Code, x: ir.Value) -> Turned:
-    """Reduces an angle in single precision, which comes no nearer than 2^-30 to a quarter: one number is
-    enough.
+    """Reduces angles up to `LARGEST`, which were float32, to a multiple of π/2 and a remainder. They come no
+    nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
     """
     quarter, less = counted(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
@@ -105,7 +108,9 @@ def quickly_single(code: Code, x: ir.Value) -> Turned:
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Computes a + b, exactly, whichever is larger (Knuth, The Art of Computer Programming 2, 4.2.2)."""
+    """Writes a + b as a float and its exact rounding error, for a and b of any size (Knuth, The Art of
+    Computer Programming 2, 4.2.2).
+    """
     total = code.fadd(a, b)
     of_b = code.fsub(total, a)
     return Pair(total, code.fadd(code.fsub(a, code.fsub(total, of_b)), code.fsub(b, of_b)))
@@ -115,8 +120,8 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
-    """Reduces the large angles of a register anew; quick: the reduced angles, which are right for the
-    others.
+    """Writes a call that reduces the large angles of a register again, exactly. quick: all angles as reduced
+    by the fast method, which are right for the small ones.
     """
     with code.goto_entry_block():
         slots = [code.alloca(value.type) for value in (x, *quick)]
@@ -127,8 +132,8 @@ def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
 
 
 def function(code: Code) -> ir.Function:
-    """Returns the module's function that replaces quarter, high and low where x is large; written at first
-    use.
+    """Returns the LLVM function that reduces the large angles of an array, written at its first use in a
+    module. Its arguments are addresses of x, quarter, high and low, and their count.
     """
     known = code.module.globals.get(FUNCTION)
     if known is not None:
@@ -151,10 +156,9 @@ def function(code: Code) -> ir.Function:
 
 
 def far(code: Code, x: ir.Value) -> Turned:
-    """Reduces one angle beyond `LARGEST`.
-
-    x = m 2^e, with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192
-    bits from there on the product with m is taken modulo 4, and of that the first 128 bits.
+    """Writes the reduction of one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
+    with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192 bits from
+    there on the product with m is taken modulo 4, and of that the first 128 bits.
     """
     bits = as_integer(code, x)
     exponent = code.and_(code.lshr(bits, code.number(52)), code.number(2047))
@@ -181,7 +185,7 @@ def far(code: Code, x: ir.Value) -> Turned:
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
-    """Loads 192 bits of 2/π from bit `first` of the table on, in three words."""
+    """Writes a load of 192 bits of the table of 2/π, from bit `first` on, as three words of 64 bits."""
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
@@ -190,14 +194,14 @@ def window(code: Code, first: ir.Value) -> list[ir.Value]:
 
 
 def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes an integer's magnitude, and whether it is negative."""
+    """Writes the magnitude of a 128-bit integer, and whether it is negative."""
     is_below = code.icmp_signed("<", value, ir.Constant(I128, 0))
     return code.select(is_below, code.neg(value), value), is_below
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """Converts an integer over 2^128, which is less than 1 and not 0, to two doubles, its first bits
-    exactly.
+    """Writes value / 2^128, for a 128-bit integer other than 0, as the sum of two float64, the first
+    exact.
     """
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
@@ -211,7 +215,7 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π, most significant word first."""
+    """Returns the module's table of the bits of 2/π in words, most significant first; made at first use."""
     known = module.globals.get(TABLE)
     if known is not None:
         return known
@@ -235,7 +239,7 @@ def pi() -> Fraction:
 
 
 def arctan_of_inverse(n: int) -> int:
-    """Computes arctan(1/n) in units of the last of `DIGITS` + 32 bits, by its series."""
+    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer, by its series."""
     power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
     while power:
         total += (-1) ** k * (power // (2 * k + 1))
@@ -245,7 +249,7 @@ def arctan_of_inverse(n: int) -> int:
 
 @cache
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
-    """Splits π/2 into `count` numbers of few bits, and the rest of it."""
+    """Splits π/2 into `count` numbers of few bits, whose products with integers are exact, and the rest."""
     parts: list[Fraction] = []
     left, place = pi() / 2, PART_BITS - 1
     for _ in range(count):

@@ -19,33 +19,31 @@ ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True)
 class Stored:
-    """Casts of a storage dtype: from its bits to float32, and from floats to its bits."""
+    """Code of the casts of a 16-bit dtype: from its bits to float32, and from floats to its bits."""
 
     widened: Callable[[Code, ir.Value], ir.Value]
     rounded: Callable[[Code, ir.Value], ir.Value]
 
 
 def like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """Returns the type of a register with as many elements as `value`."""
+    """Returns the LLVM type with elements of the type `element`, as many as `value` has."""
     width = width_of(value)
     return element if width == 1 else ir.VectorType(element, width)
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Reinterprets float32 as its bits."""
+    """Reinterprets float32, scalar or vector, as 32-bit integers with the same bits."""
     return code.bitcast(value, like(value, I32))
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """Reinterprets bits as float32."""
+    """Reinterprets 32-bit integers, scalar or vector, as float32 with the same bits."""
     return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
 def single(code: Code, value: ir.Value) -> ir.Value:
-    """Converts a float to a float32 that rounds further as the float itself would: a float64 is rounded to
-    odd.
-
-    S. Boldo and G. Melquiond describe this way of rounding.
+    """Converts floats to float32 for further rounding to 16 bits, with the result of a single rounding:
+    float64 is rounded to odd (S. Boldo and G. Melquiond).
     """
     if is_single(value.type):
         return value
@@ -61,18 +59,18 @@ def single(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """Converts bfloat16, given as bits, to float32: they are its upper half."""
+    """Writes a cast of bfloat16, given as 16-bit integers, to float32: they become its upper half."""
     bits = code.zext(value, like(value, I32))
     return single_of(code, code.shl(bits, code.splat(bits.type, 16)))
 
 
 def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """Rounds float32 to bfloat16, given as bits; a NaN becomes the NaN that NumPy gives."""
+    """Writes a cast of floats to the nearest bfloat16, as 16-bit integers; NaN becomes the NaN of NumPy."""
     value = single(code, value)
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
+        """Makes an integer constant with as many elements as the floats."""
         return code.splat(bits.type, of)
 
     odd = code.and_(code.lshr(bits, number(16)), number(1))
@@ -83,14 +81,14 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Converts float16, given as bits, to float32."""
+    """Writes a cast of float16, given as 16-bit integers, to float32."""
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
 
     def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
+        """Makes an integer constant with as many elements as the floats."""
         return code.splat(half.type, of)
 
     size = code.and_(half, number(0x7FFF))
@@ -108,14 +106,14 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Rounds float32 to the nearest float16, given as bits."""
+    """Writes a cast of floats to the nearest float16, as 16-bit integers."""
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
+        """Makes an integer constant with as many elements as the floats."""
         return code.splat(bits.type, of)
 
     size = code.and_(bits, number(ABSOLUTE))
