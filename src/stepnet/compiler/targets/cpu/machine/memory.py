@@ -39,7 +39,9 @@ Shape = tuple[tuple[int, ...], Any]
 
 
 def aligned(size: int) -> Array:
-    """Makes an array of `size` zeroed bytes, aligned to a page. The array owns the memory."""
+    """Allocates an array of `size` zero bytes, aligned to a page, and in huge pages if it is large. The array
+    owns the memory.
+    """
     if size < WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
@@ -53,7 +55,7 @@ def aligned(size: int) -> Array:
 
 
 def mapped(size: int) -> mmap.mmap:
-    """Maps `size` zeroed bytes; raises `MemoryError` if there is no memory, as NumPy does."""
+    """Requests `size` zero bytes in new pages from the system; raises `MemoryError` if there are none."""
     try:
         return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -63,7 +65,8 @@ def mapped(size: int) -> mmap.mmap:
 
 
 class SharedMemory:
-    """The owner of memory that several arrays share. It is deleted when the last of them is.
+    """Owner of memory that several arrays share. It is deleted with the last of them, and then returns the
+    memory.
 
     An array cannot be the owner: NumPy makes a view of a view refer to the base array.
     """
@@ -88,11 +91,13 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Places the arrays in given memory, of at least `bytes` bytes."""
+        """Makes the arrays in given memory, of at least `bytes` bytes, without changing its contents."""
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """Makes new uninitialised arrays. Large memory returns to the pool with the last of them."""
+        """Allocates the arrays, uninitialised. Large memory returns to the pool when the last of them is
+        deleted.
+        """
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -109,7 +114,7 @@ class RowAllocator:
         self.bytes = bytes_of((shape, dtype))
 
     def new(self, count: int) -> Array:
-        """Makes an uninitialised array of `count` rows, in huge pages if it is large."""
+        """Allocates an uninitialised array of `count` rows, in huge pages if it is large."""
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
             return np.empty(shape, self.dtype)
@@ -117,7 +122,7 @@ class RowAllocator:
 
 
 def bytes_of(shape: Shape) -> int:
-    """Returns the bytes of an array with a shape and dtype."""
+    """Returns the size in bytes of an array with a shape and dtype."""
     sizes, dtype = shape
     return prod(sizes) * np.dtype(dtype).itemsize
 
@@ -141,7 +146,9 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Returns an array of at least `size` bytes: zeros if `zeroed`, else uninitialised."""
+        """Returns an array of at least `size` bytes, reused if one is free: zeros if `zeroed`, else
+        uninitialised.
+        """
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()
@@ -152,7 +159,7 @@ class Pool:
         return memory
 
     def give_back(self, *memory: Array) -> None:
-        """Returns memory that is no longer used to the pool."""
+        """Puts arrays that are no longer used into the pool, for reuse. It stays below its limit in bytes."""
         for array in memory:
             if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}
@@ -161,7 +168,7 @@ class Pool:
 
 
 def size_class(size: int) -> int:
-    """Rounds a number of bytes up by an eighth at most (to whole pages), so that similar sizes are equal.
+    """Rounds a number of bytes up, by at most an eighth or to a page, so that similar sizes share memory.
 
     >>> size_class(1000), size_class(2**20 + 1)
     (4096, 1179648)
@@ -177,7 +184,7 @@ FROM_BUFFER: Any = ctypes.c_char.from_buffer
 
 
 def pointer(array: Array | None) -> int:
-    """Returns the address of an array's first element; 0 for None."""
+    """Returns the address of an array's first element, as machine code takes it; 0 for None."""
     if array is None:
         return 0
     try:  # an eighth of the time of the general way below
@@ -187,5 +194,5 @@ def pointer(array: Array | None) -> int:
 
 
 def view(array: Array) -> memoryview:
-    """Makes a memoryview of an array: single elements are read and written in half the time."""
+    """Returns a memoryview of an array, which reads and writes single elements in half the time."""
     return memoryview(cast("Any", array))
