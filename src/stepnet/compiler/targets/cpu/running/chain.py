@@ -46,13 +46,13 @@ FROZEN_STEP_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of calls that prepared memory fits.
+    """Shape of the calls of a chain that prepared memory fits.
 
-    waves: the kernels of each wave, by position.
+    waves: the kernels that run at the same time, by position.
     lanes: for each kernel, the number of lanes of each set.
     together: for each kernel, the number of threads that share its steps.
     blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
-    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
+    rooms: for each kernel, the number of words (steps of inner sequences) that scratch memory holds.
     ends: whether sequences may end early.
     """
 
@@ -65,21 +65,25 @@ class Shape:
 
 
 class HasSets(Protocol):
-    """Protocol of an object that divides the sequences of a call into sets of lanes."""
+    """Protocol of an object that divides the sequences of a call into sets of lanes, one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
+        seconds: the estimated time of the whole call.
+        """
         ...
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+    """Writes arguments of machine code for every thread of a workspace, from a byte offset on. pack: the
+    `pack_into` of a `Struct` for these numbers.
+    """
     for row in space.rows:
         pack(row, offset, *numbers)
 
 
 class PreparedChain:
-    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
+    """Workspaces of a chain of kernels for calls of one shape, and the tasks that run them, wave by wave."""
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class PreparedChain:
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks of a wave's kernels."""
+        """Prepares the tasks that run a wave's kernels at the same time. kind: the class of the tasks."""
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
             (self.natives[place].compiled.run, address)
@@ -118,7 +122,9 @@ class PreparedChain:
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
     def run(self) -> None:
-        """Runs all waves; raises `InputError` if an index is outside its table."""
+        """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
+        `InputError` if an index is outside its table.
+        """
         for run in self.runs:
             run()
         reported = [run for run in self.runs if run.has_reported]
@@ -128,7 +134,9 @@ class PreparedChain:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
-        """Writes the argument words of calls."""
+        """Writes the arguments of the calls, one for each kernel, into the workspaces. arrays: the arrays of
+        each call. sets: for each call, its sets of lanes with their arguments.
+        """
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
         for native, spaces, call, own, lanes in parts:
@@ -136,7 +144,9 @@ class PreparedChain:
                 write_words(space, native.pack, CALL, native.words(call, own, ticks, words))
 
     def point(self, arrays: Sequence[CallArrays]) -> None:
-        """Writes the pointers to other arrays, and keeps all other words."""
+        """Writes the addresses of other arrays into the workspaces, one set of arrays for each kernel. All
+        other arguments stay as they are.
+        """
         for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
             pointers = own.pointers(native.in_words)
             for space in spaces:
@@ -152,15 +162,15 @@ class KernelChain:
         self.spare: list[PreparedChain] = []
 
     def started(self) -> "Started":
-        """Begins a run of the chain, to which the calls of all kernels are added."""
+        """Begins a run of the chain, to which the caller adds the call of each kernel."""
         return Started(self)
 
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Prepares workspaces for calls, with all words written.
-
-        ending: makes the sets of lanes of a single call whose sequences may end early.
+        """Returns workspaces for calls, one for each kernel, with all arguments written: those of an earlier
+        run of the same shape, or new ones. ending: makes the sets of lanes of a single call whose sequences
+        may end early.
         """
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
@@ -177,34 +187,36 @@ class KernelChain:
         return prepared
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
-        """Does the work of NumPy after the machine code, if there is any."""
+        """Does the work that follows the machine code, such as totals by NumPy, and returns temporary
+        buffers. forms, arrays: the form and the arrays of each kernel's call.
+        """
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
                 native.end(form, own)
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """Takes the workspaces that an earlier call of this shape left; None if there are none."""
+        """Takes the workspaces that an earlier run of this shape has left; None if there are none."""
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps workspaces for a later call."""
+        """Keeps the workspaces of a finished run for a later one. The oldest are dropped beyond `SPARE`."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Returns the memory of spare workspaces to the pool."""
+        """Returns the memory of unused workspaces to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         POOL.give_back(*(space.memory for space in spaces))
         self.spare = []
 
 
 def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
-    """Removes an element from a list; returns False if another thread has removed it before."""
+    """Removes an element from a list that threads share; returns False if another thread was faster."""
     try:
         spare.remove(prepared)
     except ValueError:
@@ -213,7 +225,7 @@ def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bo
 
 
 class Started:
-    """Run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
+    """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def __init__(self, chain: KernelChain) -> None:
         self.chain = chain
@@ -222,7 +234,7 @@ class Started:
         self.arrays: list[CallArrays] = []
 
     def add(self, call: Call) -> Results:
-        """Adds the next kernel's call; returns its result arrays, whose contents `run` computes."""
+        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         form = CallForm(self.chain.natives[len(self.calls)].kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
@@ -231,7 +243,9 @@ class Started:
         return arrays.results
 
     def run(self) -> None:
-        """Computes all results; raises `InputError` if an index is outside its table."""
+        """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
+        an index is outside its table.
+        """
         chain = self.chain
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)
@@ -243,10 +257,9 @@ class Started:
         chain.give_back(prepared)
 
     def frozen(self) -> "Frozen | None":
-        """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
-
-        Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
-        keep much memory: they take so long that preparing them costs little.
+        """Prepares the chain for later runs on other arrays of the same shapes; None if a call cannot be
+        prepared. Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls
+        that would keep much memory: they take so long that preparing them costs little.
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
@@ -269,11 +282,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Frozen:
-    """Prepared calls of a chain, to be run on other arrays of the same shapes.
+    """Prepared chain of kernels, to be run on other arrays of the same shapes.
 
     forms: make the arrays of each call.
-    prepared: the workspaces, with all words but the pointers to arrays.
-    held: the tables that these words point to, kept alive.
+    prepared: the workspaces, with all arguments but the addresses of arrays.
+    held: the tables that these arguments point to, kept alive.
     """
 
     chain: KernelChain
@@ -283,31 +296,35 @@ class Frozen:
 
     @property
     def bytes(self) -> int:
-        """The memory of the workspaces."""
+        """The size in bytes of the workspaces that the prepared chain holds."""
         return self.prepared.bytes
 
     def started(self) -> "StartedFrozen":
-        """Begins a run, to which the arrays of all calls are added."""
+        """Begins a run of the prepared chain, to which the caller adds the arrays of each kernel."""
         return StartedFrozen(self)
 
     def call(
         self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array]
     ) -> Results:
-        """The results of the only call of a chain of one kernel, on these arrays."""
+        """Runs a prepared chain of a single kernel on other arrays, initial memories None for zeros; returns
+        the results.
+        """
         (form,) = self.forms
         results = form.results()
         self.run((form.arrays(sequences, initial, statics, results),))
         return results
 
     def run(self, arrays: Sequence[CallArrays]) -> None:
-        """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""
+        """Runs the prepared chain on arrays, one set for each kernel. Raises `InputError` if an index is
+        outside its table.
+        """
         self.prepared.point(arrays)
         self.prepared.run()
         self.chain.end(self.forms, arrays)
 
 
 class StartedFrozen:
-    """Run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
+    """Run of a prepared chain: takes the arrays of each kernel, in order, and then runs all kernels."""
 
     def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
@@ -316,8 +333,8 @@ class StartedFrozen:
     def add(
         self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
     ) -> Results:
-        """Adds the arrays of the next kernel's call; returns its result arrays, whose contents `run`
-        computes.
+        """Adds the arrays for the chain's next kernel, initial memories None for zeros; returns its result
+        arrays, which `run` fills.
         """
         form = self.frozen.forms[len(self.arrays)]
         arrays = form.arrays(sequences, initial, statics, form.results())
@@ -325,5 +342,7 @@ class StartedFrozen:
         return arrays.results
 
     def run(self) -> None:
-        """Computes all results; raises `InputError` if an index is outside its table."""
+        """Runs the kernels of the chain, which fills the result arrays. Raises `InputError` if an index is
+        outside its table.
+        """
         self.frozen.run(self.arrays)

@@ -34,7 +34,7 @@ PLACE = {name: place for place, name in enumerate(ENDING)}
 
 
 class OutputRows(NamedTuple):
-    """Rows of all outputs in the order of their computation.
+    """Output rows (outputs of single steps) in the order in which machine code has computed them.
 
     outputs: an array per output.
     sequences, steps: the sequence and the step of each row.
@@ -46,7 +46,7 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """Words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
+    """Arguments `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
@@ -54,12 +54,14 @@ class Room:
         self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
-        """Sets words by name."""
+        """Sets arguments of the machine code, by their names in `ENDING`."""
         for name, value in words.items():
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Allocates an output buffer, and writes its pointers to the words of the call."""
+        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call. space:
+        the workspace of the set of lanes.
+        """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
         self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
@@ -68,7 +70,7 @@ class Room:
         write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
-        """Adds the rows that were written to `full`."""
+        """Adds the output rows that machine code has written to `full`, the list of filled buffers."""
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
         self.full.append(
@@ -77,7 +79,7 @@ class Room:
 
 
 class Ending:
-    """Call of a kernel whose sequences may end early."""
+    """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
         (self.native,) = chain.natives
@@ -94,8 +96,8 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes, which take sequences from one queue. `seconds` is not
-        used.
+        """Returns at most `count` sets of lanes (slots that run sequences), which take their sequences from
+        one queue, with their arguments. seconds: not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
@@ -104,7 +106,7 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """Makes the words and the output buffers of a set of lanes."""
+        """Makes the arguments `ENDING` of a set of lanes, by its number. Output buffers follow later."""
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
@@ -124,7 +126,9 @@ class Ending:
         return room
 
     def results(self) -> Results:
-        """Runs the call, and returns its results; raises `InputError` if an index is outside its table."""
+        """Runs the call, and returns its results: only the steps that were taken. Raises `InputError` if an
+        index is outside its table.
+        """
         self.native.begin(self.call, self.arrays)
         prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
         (self.spaces,) = prepared.spaces
@@ -148,15 +152,15 @@ class Ending:
         return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
 
     def make_room(self) -> None:
-        """Allocates new output buffers for the sets of lanes whose buffer is full."""
+        """Allocates new output buffers, during a pause, for the sets of lanes whose buffer is full."""
         for room, space in zip(self.rooms, self.spaces, strict=True):
             if room.words[PLACE["is_full"]]:
                 room.keep()
                 room.get(space)
 
     def in_order(self, parts: Sequence[OutputRows]) -> list[Array]:
-        """Returns the outputs of all steps that were taken, sequence by sequence; or only those of the last
-        steps.
+        """Sorts output rows from the order of computation: returns, per output, the steps that were taken,
+        sequence by sequence; or the last step of each sequence, if the call wants only these.
         """
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
@@ -178,7 +182,7 @@ class Ending:
 
 
 def put(whole: Array, places: Array, rows: Array) -> None:
-    """Scatters rows into an array. Each row is viewed as one element, which halves the time."""
+    """Copies rows to the indices `places` of an array. A row is viewed as one element, to halve the time."""
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
         row = np.dtype((np.void, size))

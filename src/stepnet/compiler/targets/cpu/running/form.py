@@ -21,7 +21,7 @@ NOTHING = JointAllocation([])
 class CallArrays(NamedTuple):
     """Arrays of a call.
 
-    in_order: all arrays, in the order of their argument words; None for omitted initial memories.
+    in_order: all arrays, in the order of the kernel's arguments; None for omitted initial memories.
     final: the final memories.
     results: the results of the call.
     record: the buffer for values computed once per sequence; None if there are none.
@@ -39,11 +39,13 @@ class CallArrays(NamedTuple):
     kept: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
-        """The pointers to the arrays, in the order of their words."""
+        """Returns the addresses of the arrays in the order of the machine code's arguments. order: for each
+        argument, the position of its array.
+        """
         return [pointer(self.in_order[place]) for place in order]
 
     def give_back(self) -> None:
-        """Returns the call's temporary buffers to the pool."""
+        """Returns the temporary buffers of the call to the pool, once its results are computed."""
         POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
 
 
@@ -82,7 +84,7 @@ class ArrayKinds:
 
 
 class CallForm:
-    """Maker of the arrays of calls with the same numbers of sequences and steps as one call."""
+    """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
         positions = call.positions
@@ -105,12 +107,12 @@ class CallForm:
         self.offsets = offsets_by_axis(kind.axes, positions)
 
     def release(self) -> None:
-        """Frees the memory kept for the work after the loop: no more calls of this form follow."""
+        """Frees the memory kept for the work after the loop. No more calls of this form may follow."""
         if self.finish is not None:
             self.finish.release()
 
     def results(self) -> Results:
-        """Allocates arrays for the results; outputs are zeroed if no step writes some of their rows."""
+        """Allocates the result arrays of a call; outputs are zeros if not all of their rows are written."""
         outputs = [rows.new(self.count) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.others.new()
@@ -121,7 +123,9 @@ class CallForm:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """Pads the arrays of a kind: rows of inner sequences become whole vectors."""
+        """Pads rows of inner sequences to whole vectors, as machine code reads them, by copying these arrays.
+        kind: "inputs" or "statics".
+        """
         made = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
             array = made[place] if own == kind else None
@@ -134,7 +138,9 @@ class CallForm:
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> CallArrays:
-        """Collects all arrays of a call, including those for results that are computed but not returned."""
+        """Collects all arrays that the machine code of a call reads and writes, those for values that are not
+        returned included. initial: the initial memories; None for zeros. results: the arrays of the results.
+        """
         begun = list(initial)
         for place, zeros in self.filled.items():
             if begun[place] is None:
@@ -157,23 +163,24 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """Returns the largest number of steps of a block, in a call whose sequences may end early."""
+    """Returns the largest number of steps that lanes run before they take new sequences, for a call whose
+    sequences may end early.
+    """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 
 def is_appended(call: Call) -> bool:
-    """Tells whether the output rows of a call are appended to a buffer, since their number is not known.
-
-    With `last_only` each sequence has one row, unless steps past its end are computed.
+    """Tells whether the output rows of a call are appended to a buffer, since their number is not known. With
+    `last_only` each sequence has one row, unless steps past its end are computed.
     """
     return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
 
 def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
-    """Lists, for each axis, the offsets of inner sequences: of the words of each sequence, or of each
-    step.
+    """Lists, for each axis of inner sequences, their offsets as machine code reads them: one for each
+    sequence or each step, and the end.
     """
     owned = [axis.table == "owner" for axis in axes]
     offsets = [
@@ -187,9 +194,8 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
 
 
 def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
-    """Returns the mean number of words of a row along each axis.
-
-    It is rounded up to a power of two, so that calls of about the same size share decisions.
+    """Returns, for each axis, the mean number of words (steps of inner sequences) of a row, to estimate
+    times. It is rounded up to a power of two, so that calls of about the same size share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

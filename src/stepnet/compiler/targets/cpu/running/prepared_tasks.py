@@ -18,7 +18,7 @@ OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class PreparedTasks:
-    """Tasks of some workspaces, to be run repeatedly.
+    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads.
 
     tasks: in the order in which threads take them, the longest first.
     spaces: the workspaces of the tasks.
@@ -50,11 +50,11 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the orders for more than one task."""
+        """Makes the object by which threads run several tasks, with the parameters of the class."""
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
-        """Runs all tasks; raises `InputError` if an index is outside its table."""
+        """Runs all tasks to their end; raises `InputError` if an index is outside its table."""
         for space in self.pausing:
             space.begin()
         for status in self.statuses:
@@ -72,11 +72,11 @@ class PreparedTasks:
                 raise InputError(OUTSIDE)
 
     def share(self) -> None:
-        """Runs all tasks on several threads."""
+        """Runs all tasks on several threads, waking those that sleep."""
         CREW.run(self.orders, self.between)
 
     def between(self) -> None:
-        """Reports the progress to a watching function, and lets paused tasks resume."""
+        """Reports progress to the user's function while all tasks pause, and then lets them resume."""
         watch = watching()
         if watch is not None and self.reach is not None:
             self.has_reported = True
@@ -97,11 +97,11 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes orders that wake nobody."""
+        """Makes the object by which threads run the tasks, without waking those that sleep."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:
-        """Runs all tasks on the threads that are awake."""
+        """Runs all tasks on the threads that are awake; wakes the others if such steps come often."""
         begun = time.perf_counter()
         while self.orders.lead():
             self.between()

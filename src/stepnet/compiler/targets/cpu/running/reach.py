@@ -20,7 +20,10 @@ class Reach:
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Returns the progress of the call while its wave `at` runs, or when that wave is done."""
+        """Adds up the progress of all kernels of a chain, for a function that watches the call. at: the
+        position of the wave (kernels that run at the same time) that runs now, or ran last. is_done: whether
+        that wave is done.
+        """
         kernels = [[space.done() for space in spaces] for spaces in self.spaces]
         steps = all_steps = 0
         for number, wave in enumerate(self.waves):
