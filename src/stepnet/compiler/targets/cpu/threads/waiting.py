@@ -13,8 +13,8 @@ SPINS = 10000
 
 
 def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
-    """Returns a module-internal function of a pointer and three integers; and its code if it is not yet
-    written.
+    """Returns the function `name` of the module, of a pointer and three integers, and the builder of its
+    body; None instead of the builder if it was written before.
     """
     known = code.module.globals.get(name)
     if known is not None:
@@ -25,11 +25,12 @@ def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
 
 
 def barrier(code: Code) -> ir.Function:
-    """Writes the function `barrier(words, threads, rest, clock)`: it returns when all threads have called
-    it.
+    """Writes the function `barrier(words, threads, rest, clock)` at its first use: it returns when all
+    threads have called it.
 
-    words: the number of threads that have arrived, and the number of completed barriers. The result is the
-    time spent resting, as of `wait_while`.
+    It returns the time spent resting, as `wait_while` does. words: the pointer to the number of threads that
+    have arrived, and to the number of completed barriers. rest, clock: the addresses of the system's
+    functions.
     """
     function, here = internal(code, "barrier")
     if here is None:
@@ -52,10 +53,9 @@ def barrier(code: Code) -> ir.Function:
 
 
 def wait_while(code: Code) -> ir.Function:
-    """Writes the function `wait_while(word, value, rest, clock)`: it returns when the word differs from
-    `value`.
-
-    The result is the time spent resting, in ticks of the clock: 0 if spinning was enough.
+    """Writes the function `wait_while(word, value, rest, clock)` at its first use: it returns when the word
+    at a pointer differs from `value`. It returns the time spent resting, in ticks of the clock: 0 if spinning
+    was enough. rest, clock: the addresses of the system's functions.
     """
     function, here = internal(code, "wait_while")
     if here is None:
@@ -64,7 +64,7 @@ def wait_while(code: Code) -> ir.Function:
     word, scratch = here.word_pointer(pointer), here.alloca(I64, here.number(2))
 
     def same() -> ir.Value:
-        """Tests whether the word still has the value."""
+        """Writes the test whether the word still has the value."""
         return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
 
     here.return_when(spin(here, same), here.number(0))
@@ -76,11 +76,9 @@ def wait_while(code: Code) -> ir.Function:
 
 
 def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
-    """Writes a loop that spins while `waits` holds, for a limited time; returns whether it no longer
-    holds.
-
-    Other threads are usually about to arrive. If they are not, they may need a processor, so a thread that
-    waits longer rests between polls.
+    """Writes a loop that polls a condition for a limited time, as long as it is true; returns whether it has
+    become false. Other threads are usually about to arrive. If they are not, they may need a processor, so a
+    thread that waits longer rests between polls. waits: writes the condition.
     """
     spins, most = code.alloca(I64), code.number(SPINS)
     code.store(code.number(0), spins)
@@ -91,10 +89,9 @@ def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
 
 
 def wait_for_steps(code: Code) -> ir.Function:
-    """Writes the function `wait_for_steps(progress, steps, rest, clock)`: it waits for the steps of another
-    call.
-
-    It returns 1 when that call has written the outputs of `steps` steps, and 0 if it pauses before that.
+    """Writes the function `wait_for_steps(progress, steps, rest, clock)` at its first use: it waits for steps
+    of another call, whose outputs this one reads while both run. It returns 1 when that call has written the
+    outputs of `steps` steps, and 0 if it pauses before that.
     """
     function, here = internal(code, "wait_for_steps")
     if here is None:
@@ -102,16 +99,16 @@ def wait_for_steps(code: Code) -> ir.Function:
     progress, steps, rest, _ = function.args
 
     def word(name: str) -> ir.Value:
-        """Loads a word of the other call's progress."""
+        """Writes an atomic load of the word `name` of the other call's progress."""
         place = here.at(progress, 8 * PROGRESS.index(name))
         return here.load_atomic(here.word_pointer(place), "acquire", 8)
 
     def are_missing() -> ir.Value:
-        """Tests whether steps are missing."""
+        """Writes the test whether the other call has not written all of the steps yet."""
         return here.icmp_signed("<", word("reached"), steps)
 
     def waits() -> ir.Value:
-        """Tests whether steps are missing and the other call does not pause."""
+        """Writes the test whether to wait on: steps are missing, and the other call does not pause."""
         return here.and_(are_missing(), here.icmp_signed("==", word("pause"), here.number(0)))
 
     spin(here, waits)
