@@ -26,9 +26,7 @@ LOOK = 0.1  # seconds between looks at whether this is still the process that be
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
-    """Calls a function and returns its result. Meanwhile the process does not fork: a fork in another thread
-    waits.
-    """
+    """Calls a function, during which the process does not fork (a fork waits), and returns its result."""
     with FORKS:
         return work()
 

@@ -204,6 +204,7 @@ class PartReads:
     """Nodes that a part reads, by kind. It picks the arrays of a prepared call from the nodes' values."""
 
     def __init__(self, part: Part) -> None:
+        """Splits the nodes that a part reads into sequences, initial memories and statics."""
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
         self.sequences, self.memories = part.reads[:first], part.reads[first:last]
         self.statics, self.part = part.reads[last:], part
@@ -222,9 +223,7 @@ class PartReads:
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """Makes a function that selects the last step of each sequence, or the first, for a part of a prepared
-    schedule.
-    """
+    """Makes a function that selects the last step of each sequence, or the first, for a prepared schedule."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]

@@ -21,11 +21,12 @@ Array = np.ndarray
 
 
 class InputBuffers:
-    """Arrays of fixed size for the inputs of a part, which skip copying an array that was copied last
-    time.
+    """Arrays of fixed size for the inputs of a part; an array that was copied last time is not copied
+    again.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
+        """Copies these arrays, whose sizes are the largest that later ones may have."""
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
@@ -40,6 +41,7 @@ class KeptPlain:
     """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
+        """Prepares a call of a part's kernel on copies of these arrays, of `count` values each."""
         self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
@@ -63,6 +65,7 @@ class KeptSequences:
     """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+        """Prepares a call of a recurrence's kernel on copies of the arrays of a call."""
         self.offsets, first = offsets, len(call.sequences)
         self.inputs = InputBuffers([*call.sequences, *call.statics])
         outputs, final = result_types(part)

@@ -139,7 +139,7 @@ def parameters_of(net: Net) -> list[int]:
 
 
 def varying_of(net: Net) -> list[int]:
-    """Lists the inputs of a net that differ by call, those other than parameters, as nodes in order."""
+    """Lists the inputs of a net other than parameters, which differ by call, as nodes in order."""
     return [number for number in net.inputs if net.type_of(number).extent != CONST]
 
 
@@ -171,6 +171,7 @@ class CalledSteps:
     """
 
     def __init__(self, bound: Bound, call: Call, results: Results) -> None:
+        """Takes a bound kernel, a call with all rows, and the arrays for its results."""
         self.bound, self.call, self.results = bound, call, results
 
     def of(self, rows: Array) -> Callable[[], None]:

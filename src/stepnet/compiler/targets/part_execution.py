@@ -130,7 +130,7 @@ def memories_of(part: Part) -> tuple[int, int]:
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a recurrence from the values, by node of the net, that it reads."""
+    """Makes the call of a part that is a recurrence, on the arrays that it reads of the nodes' values."""
     contiguous = frame.memory.contiguous
     arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
     first, last = memories_of(part)
@@ -139,13 +139,13 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of nodes without a recurrence from the values of the net's nodes that they read."""
+    """Makes the call of a part without a recurrence, on the arrays that it reads of the nodes' values."""
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part's kernel from the values, by node of the net, that the part reads."""
+    """Makes the call of the kernel of a part, on the arrays that it reads of the nodes' values."""
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 

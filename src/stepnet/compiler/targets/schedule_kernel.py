@@ -121,7 +121,9 @@ class PartsKernel:
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """Computes all values that depend on parameters alone, and returns them with these, by node."""
+        """Computes what depends on parameters alone, to be done once; returns parameters and values by
+        node.
+        """
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
@@ -196,7 +198,7 @@ class BoundParts:
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the results that are already zeros in the gaps between padded sequences: those of
+        """The positions of the results that are already zeros in gaps between sequences: those of
         recurrences.
         """
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}

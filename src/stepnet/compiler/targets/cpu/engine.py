@@ -71,9 +71,7 @@ class LlvmEngine:
         return target_texts()[0] if asked() else None
 
     def load(self, plan: Plan) -> Load:
-        """Returns the work and memory traffic of a plan's steps, to estimate its time without compiling
-        it.
-        """
+        """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
         target, key = self.target or host_target(), self.key(plan)
         known = KEPT.get(key, lambda: stored_plan(key))
         made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load

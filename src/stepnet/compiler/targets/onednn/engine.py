@@ -69,6 +69,7 @@ class BoundRecurrence:
         recurrence: OneDnnRecurrence,
         weights: RecurrenceWeights,
     ) -> None:
+        """Takes the plan, the library, and oneDNN's recurrence with its weights."""
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
@@ -189,9 +190,7 @@ class OneDnnEngine:
         return made if isinstance(made, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Describes oneDNN's cell for the recurrence of a plan, or returns the reason why there is none, as
-        text.
-        """
+        """Describes oneDNN's cell for a plan's recurrence, or returns, as text, why there is none."""
         if reason := missing():
             return reason
         made = known_plan(plan)

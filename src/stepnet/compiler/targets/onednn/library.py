@@ -71,6 +71,7 @@ class OneDnnLibrary:
     engine: c_void_p
 
     def __repr__(self) -> str:
+        """Describes the library for the user: its version, threading runtime and path."""
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:

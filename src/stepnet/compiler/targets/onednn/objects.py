@@ -39,6 +39,7 @@ class Owned:
     """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
+        """Takes a handle of an object, whose kind names the function that destroys it."""
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
@@ -130,9 +131,7 @@ class Described(Owned):
 
 
 def number_of(name: str) -> int:
-    """Returns oneDNN's number of an argument: a key of `ARGUMENTS`, with "diff_" before it for its
-    gradient.
-    """
+    """Returns oneDNN's number of an argument: a key of `ARGUMENTS`, or "diff_" and a key for a gradient."""
     return DIFF + ARGUMENTS[name[5:]] if name.startswith("diff_") else ARGUMENTS[name]
 
 
@@ -168,6 +167,7 @@ class Primitive:
     """Compiled primitive (operation of oneDNN) with its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: Described) -> None:
+        """Creates the primitive from its descriptor, and a stream to execute it; arguments follow later."""
         library = description.library
         self.library, self.description = library, description
         self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)

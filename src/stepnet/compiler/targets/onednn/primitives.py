@@ -116,6 +116,7 @@ class PrimitiveRun:
         rows: int,
         forward: "PrimitiveRun | None" = None,
     ) -> None:
+        """Creates the primitive for a number of steps and rows, or that of the gradient of `forward`."""
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
         self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
         self.primitive = Primitive(self.described)
@@ -200,6 +201,7 @@ class PackedWeights:
     """Weights in the formats that one primitive expects. Others with the same formats may use them too."""
 
     def __init__(self, run: PrimitiveRun, arrays: Mapping[str, Array]) -> None:
+        """Copies weights, by oneDNN's names, into the formats that the primitive of `run` expects."""
         library, recurrence = run.library, run.recurrence
         attribute = None
         if recurrence.calibration is not None:

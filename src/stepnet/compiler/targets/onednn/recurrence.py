@@ -207,9 +207,7 @@ class OneDnnRecurrence:
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "OneDnnRecurrence":
-        """Returns this recurrence in a net's precision, None for float32. The int8 scales of weights follow
-        later.
-        """
+        """Returns this recurrence in a net's precision (None: float32), without int8 scales of weights."""
         if precision is None:
             return self
         scale, calibration = precision.scale, None
@@ -227,6 +225,7 @@ class OneDnnRecurrence:
         return replace(self, calibration=replace(self.calibration, weights=scales))
 
     def __str__(self) -> str:
+        """Describes the recurrence for the user, such as in the message of an error."""
         further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]
         further += [f"projected to {self.projected}"] * bool(self.projected) + ["peepholes"] * self.peephole
         further += ["training"] * self.training

@@ -117,6 +117,7 @@ class CompiledPlans:
     """
 
     def __init__(self, most: int) -> None:
+        """Makes an empty cache. most: its limit in bytes."""
         self.most = most
         self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 

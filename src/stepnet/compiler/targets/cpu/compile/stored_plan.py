@@ -77,6 +77,7 @@ class Writing:
     """
 
     def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
+        """Takes the plans to compile; their layouts and loops are filled in by `kernels`."""
         self.plans, self.target = plans, target
         self.layouts = list[Layout]()
         self.programs = list[Any]()
@@ -101,9 +102,7 @@ class Writing:
             yield "products.pack", self.target, *options
 
     def modules(self) -> Iterator[Any]:
-        """Yields the LLVM modules of the plans. `kernels` must have been exhausted before, as it lowers the
-        plans.
-        """
+        """Yields the LLVM modules of the plans, in order. `kernels` must have been exhausted before."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

@@ -22,9 +22,7 @@ WRITE, IN_MEMORY, RUN = 1, 2, 4
 
 
 class SectionHeader(NamedTuple):
-    """A row of the section table of an object file; `row` is the size of the rows of the section's own
-    table.
-    """
+    """A row of an object file's section table. row: the size of the rows of the section's own table."""
 
     name: int
     kind: int
@@ -70,9 +68,7 @@ class Relocation(NamedTuple):
 
 
 class LoadedSection(NamedTuple):
-    """A section of an object file that is loaded into memory. Its relocations have offsets from its
-    beginning.
-    """
+    """A section of an object file that is loaded. Its relocations have offsets from its beginning."""
 
     number: int
     kind: int

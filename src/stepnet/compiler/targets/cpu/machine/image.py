@@ -116,9 +116,7 @@ class Image(NamedTuple):
 
 @cache
 def libc() -> Any:
-    """Returns the C library through ctypes, with all other libraries that this process has loaded
-    globally.
-    """
+    """Returns, through ctypes, the C library and all libraries that this process has loaded globally."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -32,6 +32,7 @@ class MachineCode:
     """
 
     def __init__(self, code: ObjectCode) -> None:
+        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM."""
         image = Image.of(code.data)
         if image is None:
             self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)

@@ -72,6 +72,7 @@ class SharedMemory:
     """
 
     def __init__(self, memory: Array) -> None:
+        """Takes an array, and offers its memory to NumPy under this object's ownership."""
         self.memory, self.__array_interface__ = memory, memory.__array_interface__
 
 
@@ -84,6 +85,7 @@ class JointAllocation:
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
+        """Computes where each array begins, given all shapes and dtypes, and the bytes in total."""
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
         *starts, self.bytes = [0, *ends]
         self.parts = [
@@ -95,9 +97,7 @@ class JointAllocation:
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """Allocates the arrays, uninitialised. Large memory returns to the pool when the last of them is
-        deleted.
-        """
+        """Allocates the arrays, uninitialised. Large memory returns to the pool with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -110,6 +110,7 @@ class RowAllocator:
     """Allocator of arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """Takes the shape and the dtype of one row."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
 
@@ -142,13 +143,12 @@ class Pool:
     # Each change of a list or dictionary is atomic, so no lock is needed.
 
     def __init__(self, most: int) -> None:
+        """Makes an empty pool. most: its limit in bytes."""
         self.most = most
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Returns an array of at least `size` bytes, reused if one is free: zeros if `zeroed`, else
-        uninitialised.
-        """
+        """Returns an array of at least `size` bytes, new or reused: zeros if `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()

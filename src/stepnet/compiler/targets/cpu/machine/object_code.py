@@ -83,9 +83,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        """Compiles the longest text that waits, again and again until none waits. thread: the number of this
-        thread.
-        """
+        """Compiles the longest waiting text until none waits. thread: the number of this thread."""
         # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
@@ -158,9 +156,7 @@ def emit(
 
 @cache
 def target_machine(target: Processor, thread: int) -> llvm.TargetMachine:
-    """Returns LLVM's code generator for a processor and a thread, by number; made once, as it takes half a
-    megabyte.
-    """
+    """Returns LLVM's code generator for a processor and a thread's number, made once: it is large."""
     with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()
         return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
@@ -179,9 +175,11 @@ class LoadedCode:
     """
 
     def __init__(self, engine: llvm.ExecutionEngine) -> None:
+        """Takes LLVM's execution engine, which keeps the code loaded."""
         self.engine = engine
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
+        """Hands LLVM's engine over to `discarded`, to be freed by the next call of `loaded`."""
         # At exit the globals of this module may already be deleted; the default argument is not.
         discarded.append(self.__dict__.pop("engine", None))
 

@@ -74,9 +74,7 @@ class Field:
 
     @property
     def is_readable(self) -> bool:
-        """Tells whether values that are written here can be read again; if not, they are only copied to
-        results.
-        """
+        """Tells whether values can be read again after they were written here, not only copied to results."""
         return not self.record.startswith("put ")
 
     @property
@@ -86,9 +84,7 @@ class Field:
 
     @property
     def a_step_later(self) -> "Field":
-        """The field in which the next step finds this value: the records "next" and "now" of memories are
-        exchanged.
-        """
+        """The field in which the next step finds this value: a memory in "next" is then in "now"."""
         return replace(self, record="now") if self.record == "next" else self
 
     def part(self, start: int, size: int) -> "Field":
@@ -111,7 +107,7 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Tells whether the value has no source, and so is zeros."""
+        """Tells whether the value of each sequence has no source: it is then zeros."""
         return self.word < 0 and self.field is None
 
 
@@ -132,7 +128,7 @@ class Words:
 
     @property
     def field(self) -> Field:
-        """The field by which code addresses the values: one row per word, in the array of the call."""
+        """The field by which code reads the values: each word of inner sequences is a row of the array."""
         return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
 
 
@@ -165,7 +161,7 @@ class CallArray:
 
     @property
     def field(self) -> Field:
-        """The field by which code addresses the rows of the array in place."""
+        """The field (table of rows, element offset, dtype) by which code reads or writes rows in place."""
         return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
 
 
@@ -188,9 +184,7 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """Assigns memory in a record to a value that is stored fiber by fiber, as `count` elements with
-        padding.
-        """
+        """Assigns a new field to a value that is stored fiber by fiber, as `count` elements with padding."""
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:

@@ -60,9 +60,7 @@ def address_of(library: Any, name: str) -> int:
 
 
 def system_library() -> Any:
-    """Returns, through ctypes, the library with the system's functions: kernel32 on Windows, else the C
-    library.
-    """
+    """Returns, through ctypes, the library of system functions: kernel32 on Windows, else the C library."""
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 
@@ -96,6 +94,7 @@ def semaphores() -> Semaphores:
         )
 
         def make(_: int) -> int:
+            """Creates a semaphore of Windows, and returns its handle."""
             return int(create(None, 0, 2**31 - 1, None))
 
         names = ("WaitForSingleObject", "ReleaseSemaphore")
@@ -104,6 +103,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_void_p, [ctypes.c_long]
 
         def make(_: int) -> int:
+            """Creates a semaphore of macOS, and returns its handle."""
             return int(create(0))
 
         names = ("dispatch_semaphore_wait", "dispatch_semaphore_signal")
@@ -112,6 +112,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
 
         def make(address: int) -> int:
+            """Creates a POSIX semaphore in the memory at an address, and returns the address."""
             if create(address, 0, 0):
                 raise OSError("the system cannot create a semaphore")
             return address

@@ -69,6 +69,7 @@ class Processor:
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
+        """Describes the instruction set for the user: its name, LLVM's processor and the vector size."""
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
@@ -93,9 +94,7 @@ VARIABLE = "STEPNET_CPU"
 
 @cache
 def host_target() -> Processor:
-    """Returns the instruction set that code is generated for: the widest available, or that of
-    STEPNET_CPU.
-    """
+    """Returns the instruction set that code is generated for: the widest, or that of STEPNET_CPU."""
     return available_targets()[0]
 
 

@@ -92,6 +92,7 @@ class PreparedChain:
         kind: type[PreparedTasks] = PreparedTasks,
         pauses: bool = True,
     ) -> None:
+        """Allocates a workspace for each set of lanes of each kernel, and prepares the tasks of each wave."""
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
             [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
@@ -157,6 +158,7 @@ class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
     def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+        """Takes kernels and, by position, those that run at the same time and the layers of stacks."""
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -196,7 +198,7 @@ class KernelChain:
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """Takes the workspaces that an earlier run of this shape has left; None if there are none."""
+        """Takes the workspaces (scratch memory) that an earlier run of this shape has left, or None."""
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
@@ -228,6 +230,7 @@ class Started:
     """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def __init__(self, chain: KernelChain) -> None:
+        """Begins a run of a chain, without calls yet."""
         self.chain = chain
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
@@ -327,6 +330,7 @@ class StartedFrozen:
     """Run of a prepared chain: takes the arrays of each kernel, in order, and then runs all kernels."""
 
     def __init__(self, frozen: Frozen) -> None:
+        """Begins a run of a prepared chain, without arrays yet."""
         self.frozen = frozen
         self.arrays: list[CallArrays] = []
 

@@ -49,6 +49,7 @@ class Room:
     """Arguments `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
+        """Takes the call's arrays, the position of the first output among them, and a buffer's row count."""
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
         self.words = np.zeros(len(ENDING), np.int64)
         self.full: list[OutputRows] = []
@@ -82,6 +83,7 @@ class Ending:
     """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
+        """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue."""
         (self.native,) = chain.natives
         self.chain, self.call, self.form = chain, call, CallForm(self.native.kind, call)
         results = self.form.results()

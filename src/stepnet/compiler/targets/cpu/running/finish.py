@@ -73,11 +73,10 @@ class Finish:
 
 
 class FinishCall:
-    """Work after the loop (reductions of sequences, totals of rows) for calls with one layout of
-    sequences.
-    """
+    """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
+        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call."""
         self.finish, self.plan = finish, finish.plan
         positions = call.positions
         self.places, self.offsets = positions.all_places, positions.offsets

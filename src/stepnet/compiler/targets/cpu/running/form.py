@@ -73,6 +73,7 @@ class ArrayKinds:
         axes: Sequence[Axis] = (),
         padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
+        """Makes allocators for the arrays that the class describes."""
         self.outputs, self.rows = (
             [RowAllocator(t.shape, t.dtype) for t in types] for types in (outputs, rows)
         )
@@ -87,6 +88,7 @@ class CallForm:
     """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
+        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has."""
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows

@@ -44,6 +44,7 @@ class Native:
     def __init__(
         self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
     ) -> None:
+        """Takes machine code, its constants in memory, and the work after the loop (None for none)."""
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
         self.constants = constants

@@ -36,6 +36,7 @@ class PreparedTasks:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
+        """Prepares tasks to be run by calling this object, with the parameters of the class."""
         for space in spaces:
             space.begin()
         self.pausing: Sequence[Workspace] = spaces if pauses else ()

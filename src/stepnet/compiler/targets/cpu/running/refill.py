@@ -74,6 +74,7 @@ class Refill:
         wanted: Sequence[int],
         target: Processor,
     ) -> None:
+        """Finds out which constants are views of parameters, and prepares to pack or compute each."""
         self.plan, self.wanted = plan, wanted
         self.outside = {
             (True, inner): (False, outer)

@@ -17,6 +17,7 @@ class Runner:
     """Runs calls of a bound kernel. Several Python threads may call it at the same time."""
 
     def __init__(self, native: Native) -> None:
+        """Takes a kernel with its parameters, and makes the chain that runs it alone."""
         self.native, self.chain = native, KernelChain((native,), ((0,),))
         self.ends_early = native.ends_early
 

@@ -81,6 +81,7 @@ class SequenceLayout:
     """
 
     def __init__(self, positions: Positions) -> None:
+        """Counts the sequences at these positions and their steps, and keeps tables for machine code."""
         lengths = positions.lengths
         counts: Any = lengths if len(lengths) > FEW else lengths.tolist()
         self.rows, self.lengths = len(lengths), lengths

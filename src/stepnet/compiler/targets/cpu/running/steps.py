@@ -64,6 +64,7 @@ class RowSteps:
     """Runs single steps of some rows (sequences) of a call, as streams take them; implements `base.Steps`."""
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
+        """Collects the arrays of a call and of its results, on which single steps will run in place."""
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows

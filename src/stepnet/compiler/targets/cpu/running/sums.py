@@ -52,6 +52,7 @@ class Sums:
     """Sum over each sequence, prepared for rows of `columns` numbers with fixed places and offsets."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
+        """Divides the columns among threads, and writes the arguments that all runs have in common."""
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1

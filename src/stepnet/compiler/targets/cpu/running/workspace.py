@@ -111,6 +111,7 @@ class Workspace:
         ends: bool,
         block: int = 0,
     ) -> None:
+        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common."""
         strides = compiled.strides
         self.lanes, self.together = lanes, together
         words, kept_words = (

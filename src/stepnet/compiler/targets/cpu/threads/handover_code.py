@@ -40,9 +40,7 @@ def write_handover(target: Processor) -> ir.Module:
 
 
 def entered(module: ir.Module, target: Processor, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
-    """Begins a function with a pointer and `numbers` integers as parameters; returns it, and the builder of
-    its body.
-    """
+    """Begins a function of a pointer and `numbers` integers; returns it, and the builder of its body."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
 
@@ -198,6 +196,7 @@ class OrderWords:
     """Access, in generated code, to the words of orders (tasks that threads run together)."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
+        """Takes the builder and the pointer to the words."""
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
@@ -335,8 +334,8 @@ class Tasks:
     orders: OrderWords
 
     def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
-        """Writes a loop over the tasks, except the first, that have a worker, or over those that have none.
-        work: writes the body of the loop, given the index of a task and the address of its worker.
+        """Writes a loop over those tasks, apart from the first, that have a worker, or that have none. work:
+        writes the body of the loop, given the index of a task and the address of its worker.
         """
         code = self.code
         with code.loop(code.number(1), self.orders.word("count")) as place:

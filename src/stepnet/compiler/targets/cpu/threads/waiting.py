@@ -64,7 +64,7 @@ def wait_while(code: Code) -> ir.Function:
     word, scratch = here.word_pointer(pointer), here.alloca(I64, here.number(2))
 
     def same() -> ir.Value:
-        """Writes the test whether the word still has the value."""
+        """Writes the test whether the word that is waited for still has the value."""
         return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
 
     here.return_when(spin(here, same), here.number(0))

@@ -71,6 +71,7 @@ class Worker:
     """Thread that waits for tasks in machine code. Once it runs, it adds itself to its pool of workers."""
 
     def __init__(self) -> None:
+        """Allocates the worker's memory, with two semaphores. The thread is started later."""
         self._signals = signals()
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
@@ -136,6 +137,7 @@ class Orders:
         wake: bool = True,
         most: int | None = None,
     ) -> None:
+        """Writes the tasks into memory that machine code reads."""
         self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)
         self.most = self.count if most is None else min(most, self.count)
@@ -155,9 +157,7 @@ class Orders:
         self._worked = self._waited = 0
 
     def begin(self) -> None:
-        """Begins a run of the tasks: resets the times that the first thread works and waits, which show late
-        threads.
-        """
+        """Begins a run: resets the times that the first thread works and waits, which reveal late threads."""
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
@@ -189,14 +189,13 @@ class Lateness:
     """
 
     def __init__(self) -> None:
+        """Begins without a limit."""
         self._until = self._seconds = 0.0
         self._left = 1
         self.noted = False  # whether any thread was ever late
 
     def allowed(self, count: int) -> int:
-        """Returns how many threads, at most `count`, may share a call now: fewer soon after some were
-        late.
-        """
+        """Returns how many threads, at most `count`, may share a call: fewer soon after some were late."""
         return count if time.monotonic() >= self._until else min(count, self._left)
 
     def note(self, left: int) -> None:
@@ -216,6 +215,7 @@ class Crew:
     """
 
     def __init__(self) -> None:
+        """Makes an empty pool."""
         self.first = np.zeros(2, np.int64)
         self.workers: list[Worker] = []
         self.forget()
@@ -292,6 +292,7 @@ class ParallelCalls:
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
+        """Makes a task of each row of arguments at which one begins."""
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
         self.tasks = [words[row:].ctypes.data for row in rows]

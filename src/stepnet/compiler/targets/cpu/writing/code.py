@@ -84,6 +84,7 @@ class Code(ir.IRBuilder):
     """
 
     def __init__(self, block: ir.Block, target: Processor) -> None:
+        """Begins to write at the end of a block, for a processor."""
         super().__init__(block)
         self.target = target
         self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
@@ -158,9 +159,7 @@ class Code(ir.IRBuilder):
         return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
 
     def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Writes a call of the function `name`, declared at its first call in the module; returns its
-        result.
-        """
+        """Writes a call of the function `name`, which is declared at its first call; returns its result."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)

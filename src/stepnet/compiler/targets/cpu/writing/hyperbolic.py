@@ -78,9 +78,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Writes the terms of which sinh(x) and cosh(x) are sums: powers of 2 and series of r, for x = n ln 2 +
-    r.
-    """
+    """Writes the terms that sinh(x) and cosh(x) are sums of: powers of 2 and series of r, x = n ln 2 + r."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)

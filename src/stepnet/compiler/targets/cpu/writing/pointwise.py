@@ -33,9 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """Writes a cast of a register from dtype `source` to dtype `target`, with the result of NumPy's
-    `astype`.
-    """
+    """Writes a cast of a register from dtype `source` to dtype `target`, with the result of `astype`."""
     if source == target:
         return value
     if source in STORED:
@@ -203,9 +201,7 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
 
 
 def division(part: int) -> Emit:
-    """Makes the function that writes the quotient (`part` 0), rounded down, or the remainder (1) of a
-    division.
-    """
+    """Makes the function that writes a division: its quotient rounded down (part 0) or its remainder (1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes the quotient or the remainder of floats or integers."""

@@ -200,9 +200,7 @@ def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """Writes value / 2^128, for a 128-bit integer other than 0, as the sum of two float64, the first
-    exact.
-    """
+    """Writes value / 2^128, for a 128-bit integer, not 0, as the sum of two float64, the first exact."""
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
     high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)

@@ -70,7 +70,7 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
-        """Makes an integer constant with as many elements as the floats."""
+        """Makes a vector of this integer constant, with as many elements as the floats have."""
         return code.splat(bits.type, of)
 
     odd = code.and_(code.lshr(bits, number(16)), number(1))
@@ -88,7 +88,7 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
     half = code.zext(value, like(value, I32))
 
     def number(of: int) -> ir.Constant:
-        """Makes an integer constant with as many elements as the floats."""
+        """Makes a vector of this integer constant, with as many elements as the float16 have."""
         return code.splat(half.type, of)
 
     size = code.and_(half, number(0x7FFF))
@@ -113,7 +113,7 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
     bits = bits_of(code, value)
 
     def number(of: int) -> ir.Constant:
-        """Makes an integer constant with as many elements as the floats."""
+        """Makes a vector of this integer constant, with as many elements as the floats have."""
         return code.splat(bits.type, of)
 
     size = code.and_(bits, number(ABSOLUTE))

@@ -108,9 +108,7 @@ def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def arctan(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the inverse tangent of each element; for large |x| by that of (|x| - 1) / (|x| + 1), or of -1 /
-    |x|.
-    """
+    """Writes the inverse tangent of each element; for large |x|, of (|x| - 1) / (|x| + 1) or of -1 / |x|."""
     size, single = magnitude(code, x), is_single(x.type)
     one = code.splat(x.type, 1.0)
     middle = code.fcmp_ordered(">", size, code.splat(x.type, 0.414213562373095))
