@@ -49,7 +49,7 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """The difference between the values of two neighbouring int8 codes."""
+        """The difference between the values of neighbouring int8 codes: the quantization's resolution."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:

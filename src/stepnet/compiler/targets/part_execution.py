@@ -235,7 +235,7 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a value that combines all rows by `bound`, the engine's function; returns it by node."""
+    """Computes a value that combines all rows, by the engine's function `bound`; returns it by node."""
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 

@@ -86,8 +86,8 @@ class LlvmEngine:
         return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes the value of a node that combines all rows, from its operands: by NumPy, or by machine
-        code for the gradient of a weight.
+        """Computes the value of a node that combines all rows, from the values of its inputs: by machine code
+        for the gradient of a weight, else by NumPy.
         """
         return total(node, list(map(NodeRows, operands)), self.target or host_target())
 

@@ -55,7 +55,7 @@ class Cache(Generic[Value]):
     """
 
     def __init__(self, most: int, most_bytes: int, size: Callable[[Any], int]) -> None:
-        """Makes an empty cache, with the parameters of the class."""
+        """Makes an empty cache with bounds on the number of values and on their bytes."""
         self.most, self.most_bytes, self.size = most, most_bytes, size
         self.lock = Lock()
         self.clear()

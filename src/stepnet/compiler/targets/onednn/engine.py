@@ -206,7 +206,7 @@ class OneDnnEngine:
         return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes the value of a node that combines all rows, from the values of its inputs."""
+        """Computes the value of a node that combines all rows, such as the gradient of a weight."""
         return LLVM.total(node, operands)
 
 

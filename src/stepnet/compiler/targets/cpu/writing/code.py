@@ -105,13 +105,13 @@ class Code(ir.IRBuilder):
         return known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes the sum of two integers, once per block; nothing for a sum with 0."""
+        """Writes code for the sum of two integers, once per block; none for a sum with 0."""
         if rhs is integer(0):
             return lhs
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes the product of two integers, once per block; nothing for a product with 1."""
+        """Writes code for the product of two integers, once per block; none for a product with 1."""
         if rhs is integer(1):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
@@ -141,15 +141,15 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """Writes a masked vector: of each group of `width` elements, the first `count` are those of `value`,
-        and the rest those of `others`. So padding does not affect a reduction.
+        """Writes code for a masked vector: of each group of `width` elements, the first `count` are those of
+        `value`, and the rest those of `others`. So padding does not affect a reduction.
         """
         kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the minimum of two signed integers."""
+        """Writes code for the minimum of two signed integers."""
         return self.select(self.icmp_signed("<", a, b), a, b)
 
     # ---- calls
@@ -173,14 +173,14 @@ class Code(ir.IRBuilder):
         return self.call(function, arguments)
 
     def address(self, name: str) -> ir.Value:
-        """Writes the address of the function `name` as a 64-bit integer, for other code to call it."""
+        """Writes code for the address of the function `name` as a 64-bit integer, for later calls of it."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(I64, []), name)
         return self.ptrtoint(function, I64)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """Writes a * b + c: a fused multiply-add if the processor has it, else rounded twice."""
+        """Writes code for a * b + c: a fused multiply-add if the processor has it, else rounded twice."""
         if not self.target.has_fused:
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
@@ -193,7 +193,7 @@ class Code(ir.IRBuilder):
     # ---- memory
 
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
-        """Writes the sum of a pointer and an offset in bytes."""
+        """Writes code that adds an offset in bytes to a pointer."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
         return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))

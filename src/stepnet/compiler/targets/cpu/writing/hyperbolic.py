@@ -56,8 +56,8 @@ class HyperbolicTerms(NamedTuple):
 
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The largest
-    term is added last, for accuracy.
+    """Writes code for the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The
+    largest term is added last, for accuracy.
     """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
@@ -67,9 +67,9 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r. The largest
-    term, 2^n, is added last, for accuracy. It is not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may
-    be half as large.
+    """Writes code for the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r. The
+    largest term is added last, for accuracy. It is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the
+    result may be half as large.
     """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
@@ -78,7 +78,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Writes the terms that sinh(x) and cosh(x) are sums of: powers of 2 and series of r, x = n ln 2 + r."""
+    """Writes code for the terms of sums for sinh(x) and cosh(x): powers of 2, series of r = x - n ln 2."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)
@@ -98,7 +98,7 @@ def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
 
 
 def fourfold(code: Code, x: ir.Value) -> ir.Value:
-    """Writes 4 x, which undoes the division of the terms of sinh and cosh by 4."""
+    """Writes code for 4 x, which undoes the division of the terms of sinh and cosh by 4."""
     return code.fmul(x, code.splat(x.type, 4.0))
 
 

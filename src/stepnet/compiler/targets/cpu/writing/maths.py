@@ -97,7 +97,7 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """Writes e^x of each element; with `low`, e^(x + low) for a number given as the sum of two floats."""
+    """Writes code for e^x of each element; with `low`, for e^(x + low), where x + low is one number."""
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -111,7 +111,7 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """Writes e^x - 1 of each element, accurate near zero, where e^x - 1 would cancel."""
+    """Writes code for e^x - 1 of each element, accurate near zero, where the difference would cancel."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
@@ -121,8 +121,8 @@ def expm1(code: Code, x: ir.Value) -> ir.Value:
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the hyperbolic tangent of each element: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of
-    x.
+    """Writes code for the hyperbolic tangent of each element: (1 - e) / (1 + e), where e = e^(-2|x|), with
+    the sign of x.
 
     Numerator and denominator are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), the
     numerator is 2^n c + (1 - 2^n) / 2. Each is rounded once or nearly so. If one were computed from the
@@ -140,7 +140,8 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """Writes 1 / (1 + e^-x) of each element as d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s / d.
+    """Writes code for 1 / (1 + e^-x) of each element, as d / (d + 2^n s), where e^-x = 2^n e^-r, e^-r = s /
+    d.
 
     With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is
     computed from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are
@@ -166,7 +167,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the natural logarithm of each element: NaN below 0, -inf for 0."""
+    """Writes code for the natural logarithm of each element: NaN below 0, -inf for 0."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     ordinary = code.and_(code.fcmp_ordered(">", x, zero), code.fcmp_ordered("<", x, infinity))
     special = code.select(code.fcmp_ordered("<", x, zero), code.splat(x.type, nan), x)
@@ -175,7 +176,7 @@ def log(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log1p(code: Code, x: ir.Value) -> ir.Value:
-    """Writes log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
+    """Writes code for log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
     lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
@@ -184,7 +185,7 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the error function of each element: x times an even series near zero, 1 - erfc elsewhere."""
+    """Writes code for the error function of each element: x times an even series near zero, else 1 - erfc."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -214,9 +215,9 @@ class Reduced(NamedTuple):
 
 
 def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
-    """Writes the reduction of the argument x of e^(scale x) to 2^n e^(scale r), with |scale r| <= ln(2) / 2.
-    bias: added to n, so that its bits can become an exponent. in_one: ln 2 is taken as rounded, not in two
-    parts.
+    """Writes code that reduces the argument x of e^(scale x), so that it is 2^n e^(scale r) with a small r:
+    |scale r| <= ln(2) / 2. bias: added to n, so that its bits can become an exponent. in_one: ln 2 is taken
+    as rounded, not in two parts.
     """
     precision = precision_of(x.type)
     # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
@@ -232,7 +233,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
 
 
 def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """Writes (e^(scale r) - 1) / scale for the reduced argument r of an exponential, without cancellation."""
+    """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation."""
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
@@ -245,9 +246,9 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
-    """Writes log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f) and s = f /
-    (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s f²/2), so that the rounding of s has
-    little effect.
+    """Writes code for log(x), 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f) and s
+    = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s f²/2), so that the rounding of
+    s has little effect.
     """
     precision = precision_of(x.type)
     k, f = scaled(code, x)
@@ -261,7 +262,7 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
 
 
 def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes k and f where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
+    """Writes code for k and f of x = 2^k (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     precision = precision_of(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
     room = precision.fraction_bits + 1
@@ -285,7 +286,7 @@ def precision_of(type_: ir.Type) -> FloatPrecision:
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:
-    """Reinterprets the bits of floats, scalar or vector, as integers of the same size."""
+    """Writes code that takes the bits of floats, scalar or vector, as integers of the same size."""
     integer = precision_of(x.type).integer
     return code.bitcast(
         x, ir.VectorType(integer, x.type.count) if isinstance(x.type, ir.VectorType) else integer
@@ -293,14 +294,14 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """Writes the float 2^(n - bias), where the lowest bits of `bits` are n: shifts them to the exponent's
-    bits. type_: the type of the result.
+    """Writes code for the float 2^(n - bias), where the lowest bits of `bits` are n: shifts them to the
+    exponent's bits. type_: the type of the result.
     """
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 
 def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Value:
-    """Writes x limited to [first, last], or to at most `last` if `first` is None; NaN stays NaN."""
+    """Writes code that limits x to [first, last], or to at most `last` if `first` is None; NaN stays NaN."""
     if first is not None:
         bound = code.splat(x.type, first)
         x = code.select(code.fcmp_ordered("<", x, bound), bound, x)
@@ -309,17 +310,17 @@ def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Val
 
 
 def magnitude(code: Code, x: ir.Value) -> ir.Value:
-    """Writes |x| of each element of a register of floats."""
+    """Writes code for |x| of each element of a register of floats."""
     return code.intrinsic("fabs", x.type, [x])
 
 
 def with_sign(code: Code, x: ir.Value, sign: ir.Value) -> ir.Value:
-    """Writes |x| with the sign of the element of `sign`, for registers of floats."""
+    """Writes code for |x| with the sign of `sign`, element by element."""
     return code.intrinsic("copysign", x.type, [x, sign])
 
 
 def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> ir.Value:
-    """Writes the value at `x` of the polynomial with these coefficients, the constant first."""
+    """Writes code for the value, at `x`, of the polynomial with these coefficients, the constant first."""
     result: ir.Value = code.splat(x.type, float(coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
         result = code.fused(result, x, code.splat(x.type, float(coefficient)))

@@ -77,7 +77,7 @@ def either(floats: str, integers: str) -> Emit:
     """
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
-        """Writes the operation by the builder's method for the operands' type."""
+        """Writes code for the operation, by the builder's method for the type of the operands."""
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
 
     return emit
@@ -87,7 +87,7 @@ def compare(sign: Comparison) -> Emit:
     """Makes the function that writes a comparison. With a NaN operand it is false, except that != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the comparison for floats, booleans or signed integers."""
+        """Writes code for the comparison of floats, booleans or signed integers."""
         if is_float(a):
             return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
         if element_type(a.type) == I1:
@@ -104,7 +104,7 @@ def extreme(sign: Comparison, intrinsic: str) -> Emit:
     """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the minimum or maximum of floats, booleans or signed integers."""
+        """Writes code for the minimum or maximum of floats, booleans or signed integers."""
         if is_float(a):
             return code.intrinsic(intrinsic, a.type, [a, b])
         signed = code.icmp_unsigned if element_type(a.type) == I1 else code.icmp_signed
@@ -117,7 +117,7 @@ def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
     """Makes the function that writes a node from one that writes an elementary function, such as `exp`."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
-        """Writes the elementary function of x; the node has no further attributes."""
+        """Writes code for the elementary function of x; the node has no attributes for it."""
         return function(code, x)
 
     return emit
@@ -129,19 +129,19 @@ def rounded(intrinsic: str) -> Emit:
     """
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
-        """Writes the rounding of x to whole numbers."""
+        """Writes code that rounds floats to whole numbers, and leaves integers unchanged."""
         return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
 
     return emit
 
 
 def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes -x of each element, for the operation `negative`."""
+    """Writes code for -x of each element, for the operation `negative`."""
     return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
 
 
 def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes |x| of each element, for the operation `absolute`."""
+    """Writes code for |x| of each element, for the operation `absolute`."""
     if is_float(x):
         return code.intrinsic("fabs", x.type, [x])
     if element_type(x.type) == I1:
@@ -150,7 +150,7 @@ def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes the sign of each element: -1, 0 or 1; NaN for NaN."""
+    """Writes code for the sign of each element: -1, 0 or 1; NaN for NaN."""
     zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
     less = code.fcmp_ordered if is_float(x) else code.icmp_signed
     kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
@@ -159,9 +159,9 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes the quotient of integers rounded down, and the remainder with the sign of the divisor, as in
-    NumPy. Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which
-    would trap for the smallest integer, whose negative overflows.
+    """Writes code for the quotient of integers, rounded down, and the remainder, with the divisor's sign.
+    Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
+    trap for the smallest integer, whose negative overflows.
     """
     zero, one = code.splat(a.type, 0), code.splat(a.type, 1)
     by_zero = code.icmp_signed("==", b, zero)
@@ -178,7 +178,7 @@ def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir
 
 
 def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes the quotient of floats rounded down, and the remainder with the sign of the divisor, as in
+    """Writes code for the quotient of floats, rounded down, and the remainder, with the divisor's sign, as in
     NumPy. The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to
     rounding.
     """
@@ -204,7 +204,7 @@ def division(part: int) -> Emit:
     """Makes the function that writes a division: its quotient rounded down (part 0) or its remainder (1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the quotient or the remainder of floats or integers."""
+        """Writes code for the quotient, or the remainder, of floats or integers."""
         return (float_division if is_float(a) else integer_division)(code, a, b)[part]
 
     return emit
@@ -225,12 +225,12 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def to_power(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes x to the power of the node's attribute `exponent`, a constant."""
+    """Writes code for x to the power of the node's attribute `exponent`, a constant."""
     return power(code, x, float(node.attributes["exponent"]))
 
 
 def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes the square root of each element, rounded correctly."""
+    """Writes code for the square root of each element, rounded correctly."""
     return code.intrinsic("sqrt", x.type, [x])
 
 
@@ -240,27 +240,27 @@ def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes whether both operands are true, element by element."""
+    """Writes code that tells, for each element, whether both operands are true."""
     return code.and_(a, b)
 
 
 def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes whether at least one operand is true, element by element."""
+    """Writes code that tells, for each element, whether at least one operand is true."""
     return code.or_(a, b)
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes whether exactly one operand is true, element by element."""
+    """Writes code that tells, for each element, whether exactly one operand is true."""
     return code.xor(a, b)
 
 
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Writes whether the operand is false, element by element."""
+    """Writes code that tells, for each element, whether the operand is false."""
     return code.xor(x, code.splat(x.type, 1))
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes the selection of `a` where the condition is true, else of `b`, element by element."""
+    """Writes code that selects `a` where the condition is true, else `b`, element by element."""
     return code.select(condition, a, b)
 
 

@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
-    """Writes x^exponent of each element, for an exponent that is neither 0 nor NaN."""
+    """Writes code for x^exponent of each element, for an exponent that is neither 0 nor NaN."""
     c = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, exponent))
     if is_single(x.type):
         wide = code.fpext(x, register_type("float64", width_of(x)))
@@ -55,7 +55,7 @@ def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
 
 
 def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
-    """Writes x^exponent for any x, given `value` = |x|^exponent, which is wrong for zeros and infinities."""
+    """Writes code for x^exponent of any x, given |x|^exponent, which is wrong for zeros and infinities."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     size = magnitude(code, x)
     growing = exponent > 0
@@ -73,14 +73,14 @@ def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Writes e^x for a number x that is given as the sum of two floats."""
+    """Writes code for e^x of a number x that is given as the sum of two floats."""
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
 
 
 def log_pair(code: Code, x: ir.Value) -> Pair:
-    """Writes log(x) for 0 < x < inf as the sum of two float64, with an error of about 2^-64."""
+    """Writes code for log(x), 0 < x < inf, as the sum of two float64, with an error of about 2^-64."""
     k, f = scaled(code, x)
     two = code.splat(x.type, 2.0)
     s = quotient(code, f, ordered_sum(code, two, f))
@@ -107,19 +107,19 @@ def log_series() -> list[Fraction]:
 
 
 def ordered_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Writes a + b as a float and its exact rounding error, where |a| >= |b| or a is 0."""
+    """Writes code for a + b as a float and its exact rounding error, where |a| >= |b| or a is 0."""
     high = code.fadd(a, b)
     return Pair(high, code.fsub(b, code.fsub(high, a)))
 
 
 def plus(code: Code, a: Pair, b: Pair) -> Pair:
-    """Writes the sum of two numbers that are each the sum of two floats, where |a| >= |b| or a is 0."""
+    """Writes code for the sum of two numbers, each the sum of two floats, where |a| >= |b| or a is 0."""
     total = ordered_sum(code, a.high, b.high)
     return ordered_sum(code, total.high, code.fadd(total.low, code.fadd(a.low, b.low)))
 
 
 def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
-    """Writes the product of a number that is the sum of two floats and another one, or a constant."""
+    """Writes code for the product of a number that is the sum of two floats, and another or a constant."""
     if not isinstance(b, Pair):
         b = Pair(code.splat(a.high.type, b), code.splat(a.high.type, 0.0))
     product = exact_product(code, a.high, b.high)
@@ -128,7 +128,7 @@ def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
 
 
 def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
-    """Writes a / b as the sum of two floats."""
+    """Writes code for a / b, as the sum of two floats."""
     high = code.fdiv(a, b.high)
     product = exact_product(code, high, b.high)
     left = code.fsub(code.fsub(a, product.high), product.low)
@@ -136,7 +136,7 @@ def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
 
 
 def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Writes a b as a float and its exact rounding error."""
+    """Writes code for a * b, as a float and its exact rounding error."""
     high = code.fmul(a, b)
     if code.target.has_fused:
         return Pair(high, code.fused(a, b, code.fneg(high)))
@@ -148,7 +148,7 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def halves(code: Code, a: ir.Value) -> Pair:
-    """Splits a float64 into the sum of two of half as many bits, whose products are exact."""
+    """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact."""
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))
     return Pair(high, code.fsub(a, high))

@@ -46,7 +46,7 @@ class Turned(NamedTuple):
 
 
 def turned(code: Code, x: ir.Value, single: bool) -> Turned:
-    """Writes the reduction of angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
+    """Writes code that reduces angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
     tan. single: whether the remainder is needed to float32 precision only, in `high`.
     """
     size = magnitude(code, x)
@@ -64,7 +64,9 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
 
 
 def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Joins the results of two branches: `value` if control comes from `block`, `other` from `inside`."""
+    """Writes code that joins the results of two branches: `value` if control comes from `block`, `other` if
+    it comes from `inside`.
+    """
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)
@@ -75,8 +77,8 @@ def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 
 
 def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes the number n of quarter turns (π/2) nearest to x: as an integer of which only the low bits
-    count, and -n as a float.
+    """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, of which only the low
+    bits count, and -n as a float.
     """
     # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
@@ -85,8 +87,8 @@ def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def quickly(code: Code, x: ir.Value) -> Turned:
-    """Reduces angles up to `LARGEST` to a multiple of π/2 and a remainder in float64; larger ones come out
-    wrong. Float64 angles come as near as 2^-60 to such a multiple.
+    """Writes code that reduces angles, in float64 and up to `LARGEST`, to a multiple of π/2 and a remainder.
+    The results for larger ones are wrong. Float64 angles come as near as 2^-60 to such a multiple.
     """
     quarter, less = counted(code, x)
     first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
@@ -98,8 +100,8 @@ def quickly(code: Code, x: ir.Value) -> Turned:
 
 
 def quickly_single(code: Code, x: ir.Value) -> Turned:
-    """Reduces angles up to `LARGEST`, which were float32, to a multiple of π/2 and a remainder. They come no
-    nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
+    """Writes code that reduces angles, which were float32, up to `LARGEST`, to a multiple of π/2 and a
+    remainder. They come no nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
     """
     quarter, less = counted(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
@@ -108,8 +110,8 @@ def quickly_single(code: Code, x: ir.Value) -> Turned:
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Writes a + b as a float and its exact rounding error, for a and b of any size (Knuth, The Art of
-    Computer Programming 2, 4.2.2).
+    """Writes code for a + b as a float and its exact rounding error, for a and b of any size (Knuth, The Art
+    of Computer Programming 2, 4.2.2).
     """
     total = code.fadd(a, b)
     of_b = code.fsub(total, a)
@@ -156,7 +158,7 @@ def function(code: Code) -> ir.Function:
 
 
 def far(code: Code, x: ir.Value) -> Turned:
-    """Writes the reduction of one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
+    """Writes code that reduces one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
     with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192 bits from
     there on the product with m is taken modulo 4, and of that the first 128 bits.
     """
@@ -194,13 +196,13 @@ def window(code: Code, first: ir.Value) -> list[ir.Value]:
 
 
 def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes the magnitude of a 128-bit integer, and whether it is negative."""
+    """Writes code for the magnitude of a 128-bit integer, and for whether it is negative."""
     is_below = code.icmp_signed("<", value, ir.Constant(I128, 0))
     return code.select(is_below, code.neg(value), value), is_below
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """Writes value / 2^128, for a 128-bit integer, not 0, as the sum of two float64, the first exact."""
+    """Writes code for value / 2^128, a 128-bit integer, not 0: the sum of two float64, the first exact."""
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
     high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)

@@ -32,18 +32,18 @@ def like(value: ir.Value, element: ir.Type) -> ir.Type:
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Reinterprets float32, scalar or vector, as 32-bit integers with the same bits."""
+    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers."""
     return code.bitcast(value, like(value, I32))
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """Reinterprets 32-bit integers, scalar or vector, as float32 with the same bits."""
+    """Writes code that takes 32-bit integers, scalar or vector, as the bits of float32."""
     return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
 def single(code: Code, value: ir.Value) -> ir.Value:
-    """Converts floats to float32 for further rounding to 16 bits, with the result of a single rounding:
-    float64 is rounded to odd (S. Boldo and G. Melquiond).
+    """Writes code that converts floats to float32 for further rounding to 16 bits, with the result of a
+    single rounding: float64 is rounded to odd (S. Boldo and G. Melquiond).
     """
     if is_single(value.type):
         return value

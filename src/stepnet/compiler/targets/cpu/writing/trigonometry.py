@@ -37,18 +37,18 @@ ARCTAN_DEGREE = {True: 5, False: 12}
 
 
 def sin(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the sine of each element of x."""
+    """Writes code for the sine of each element of x."""
     return unless_tiny(code, x, circular(code, x, 0))
 
 
 def cos(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the cosine of each element of x as sin(x + π/2)."""
+    """Writes code for the cosine of each element of x, as sin(x + π/2)."""
     return circular(code, x, 1)
 
 
 def tan(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the tangent of each element: sin / cos of the reduced angle; -cos / sin if the angle's number of
-    quarter turns is odd.
+    """Writes code for the tangent of each element: sin / cos of the reduced angle; -cos / sin if the angle's
+    number of quarter turns is odd.
     """
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
@@ -67,7 +67,7 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
-    """Writes sin(x + ahead π/2) of each element: the sine for `ahead` 0, the cosine for 1."""
+    """Writes code for sin(x + ahead π/2) of each element: the sine for `ahead` 0, the cosine for 1."""
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
     quarter = code.add(angle.quarter, code.splat(angle.quarter.type, ahead))
@@ -78,8 +78,8 @@ def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
 
 
 def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Writes sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller one.
-    single: whether float32 precision is enough.
+    """Writes code for sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller
+    one. single: whether float32 precision is enough.
     """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
@@ -92,8 +92,8 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Writes cos(high + low) of a reduced angle, as the unevaluated sum of two numbers. They are 1 - z/2
-    rounded, with z = high², and the rest, which includes the rounding error of the first. single: whether
+    """Writes code for cos(high + low) of a reduced angle, as the unevaluated sum of two numbers. They are 1 -
+    z/2 rounded, with z = high², and the rest, which includes the rounding error of the first. single: whether
     float32 precision is enough.
     """
     high, low = angle.high, angle.low
@@ -108,7 +108,9 @@ def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def arctan(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the inverse tangent of each element; for large |x|, of (|x| - 1) / (|x| + 1) or of -1 / |x|."""
+    """Writes code for the inverse tangent of each element. That of a large |x| is computed from that of (|x|
+    - 1) / (|x| + 1), or of -1 / |x|.
+    """
     size, single = magnitude(code, x), is_single(x.type)
     one = code.splat(x.type, 1.0)
     middle = code.fcmp_ordered(">", size, code.splat(x.type, 0.414213562373095))
@@ -135,24 +137,24 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def widened(code: Code, x: ir.Value) -> ir.Value:
-    """Writes x, scalar or vector, in float64."""
+    """Writes code that converts floats, scalar or vector, to float64 for higher precision."""
     return code.fpext(x, register_type("float64", width_of(x))) if is_single(x.type) else x
 
 
 def total(code: Code, pair: Pair) -> ir.Value:
-    """Writes the sum of the two floats of a pair, as one float."""
+    """Writes code that adds the two floats of a pair, as one float."""
     return code.fadd(pair.high, pair.low)
 
 
 def has_bit(code: Code, number: ir.Value, bit: int) -> ir.Value:
-    """Writes whether integers have a bit, a power of 2, set."""
+    """Writes code that tests whether integers have a bit, a power of 2, set."""
     return code.icmp_unsigned(
         "!=", code.and_(number, code.splat(number.type, bit)), code.splat(number.type, 0)
     )
 
 
 def unless_tiny(code: Code, x: ir.Value, value: ir.Value) -> ir.Value:
-    """Writes x where |x| is below `TINY`, which keeps the sign of zero, and `value` elsewhere."""
+    """Writes code that selects x where |x| is below `TINY`, which keeps the sign of zero, else `value`."""
     return code.select(code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY)), x, value)
 
 
