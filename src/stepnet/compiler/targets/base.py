@@ -176,8 +176,9 @@ class Steps(Protocol):
 
     def of(self, rows: Array) -> Callable[[], None]:
         """Returns a function that runs one step of some rows (sequences of a batch) on the current contents
-        of the arrays. It is valid until the next call of `of`, and a signal cannot interrupt it. rows: the
-        indices of the rows.
+        of the arrays. It is valid until the next call of `of`, and a signal cannot interrupt it.
+
+        rows: the indices of the rows.
         """
         ...
 

@@ -99,8 +99,9 @@ Kept = dict[int, "KeptPlain | KeptSequences | Array"]
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
     """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally. It is
-    prepared in `kept` at the second step that has the same sequences. It must begin with zeros. offsets:
-    those of its sequences, the same object as long as they do not change.
+    prepared in `kept` at the second step that has the same sequences. It must begin with zeros.
+
+    offsets: those of its sequences, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
@@ -118,8 +119,9 @@ def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
     """Runs a part without a recurrence at one step of a loop, by a call that is prepared at the first step
-    and kept in `kept`; returns its outputs, which are valid until the next step. arrays: its inputs, of
-    `count` values each.
+    and kept in `kept`; returns its outputs, which are valid until the next step.
+
+    arrays: its inputs, of `count` values each.
     """
     known = kept.get(id(part))
     if not isinstance(known, KeptPlain) or not known.fits(count):

@@ -88,6 +88,7 @@ class PackedCall:
 
     def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
         """Moves the steps of one output to the caller's positions, or takes the last step of each sequence.
+
         backward: whether its recurrence runs from the last step, so that the first step is computed last.
         clean: whether the output is already zeros in the gaps between sequences.
         """

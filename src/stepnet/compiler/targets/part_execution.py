@@ -98,8 +98,9 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses. lent:
-    the positions of those to copy.
+    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses.
+
+    lent: the positions of those to copy.
     """
     results = [values[number] for number in net.results]
     for place in lent:

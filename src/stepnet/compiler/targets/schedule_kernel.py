@@ -141,6 +141,7 @@ def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Values
 ) -> "Bound | BoundParts | None":
     """Binds the kernel of one part to the parameters that it reads; returns None for a part that NumPy runs.
+
     values: the constants of the schedule's net, by node.
     """
     if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:

@@ -80,8 +80,9 @@ class BoundRecurrence:
         self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
         """Runs the recurrence on arrays with the layout of a call, which may be other arrays than its own.
-        places: the positions of the call's steps in oneDNN's padded arrays. initial: the initial memories;
-        None for zeros.
+
+        places: the positions of the call's steps in oneDNN's padded arrays.
+        initial: the initial memories; None for zeros.
         """
         known = self.known
         x = features(known, sequences, call.positions.total)

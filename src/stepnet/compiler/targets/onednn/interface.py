@@ -109,8 +109,9 @@ def recurrence(count: int) -> dict[str, tuple[object, ...]]:
 
 def vanilla(count: int) -> dict[str, tuple[object, ...]]:
     """Returns the C argument types of oneDNN's functions that describe the "forward" and "backward" pass of a
-    simple recurrence. They also take an activation and two parameters of it. count: the number of memory
-    arguments.
+    simple recurrence. They also take an activation and two parameters of it.
+
+    count: the number of memory arguments.
     """
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {

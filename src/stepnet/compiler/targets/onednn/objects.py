@@ -56,8 +56,9 @@ class Owned:
 
 
 def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
-    """Makes a memory descriptor of oneDNN: shape, dtype and layout. tag: the layout, a key of `TAGS`;
-    C-contiguous if it is empty.
+    """Makes a memory descriptor of oneDNN: shape, dtype and layout.
+
+    tag: the layout, a key of `TAGS`; C-contiguous if it is empty.
     """
     tag = tag or "abcde"[: len(dims)]
     return Owned.made(
@@ -73,9 +74,10 @@ def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str 
 
 
 def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
-    """Makes the attributes of a primitive (an operation of oneDNN). calibration: the scales of its int8
-    quantization; None if it is not quantized. own_scratchpad: whether the caller allocates its scratch
-    memory.
+    """Makes the attributes of a primitive (an operation of oneDNN).
+
+    calibration: the scales of its int8 quantization; None if it is not quantized.
+    own_scratchpad: whether the caller allocates its scratch memory.
     """
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
@@ -115,8 +117,9 @@ class Described(Owned):
 
     def wanted(self, name: str) -> int:
         """Returns the handle of the memory descriptor that the primitive expects for an argument; 0 or None
-        if it has no such argument. The primitive descriptor owns it. name: a key of `ARGUMENTS`, with the
-        prefix "diff_" for its gradient.
+        if it has no such argument. The primitive descriptor owns it.
+
+        name: a key of `ARGUMENTS`, with the prefix "diff_" for its gradient.
         """
         query = self.library.functions.dnnl_primitive_desc_query_md
         special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)

@@ -75,6 +75,7 @@ class Padding:
 
 def padding(call: Call, reverse: bool) -> Padding:
     """Returns the padded layout of a call's sequences, from a cache for calls with the same positions.
+
     reverse: whether padding is ahead of the steps, as a reverse direction needs it.
     """
     positions = call.positions
@@ -84,8 +85,9 @@ def padding(call: Call, reverse: bool) -> Padding:
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
-    """Returns the padded layout of sequences that lie end to end with these offsets, from a cache. reverse:
-    whether padding is ahead of the steps, as a reverse direction needs it.
+    """Returns the padded layout of sequences that lie end to end with these offsets, from a cache.
+
+    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
     """
 
     def packed() -> Padding:
@@ -96,8 +98,9 @@ def padding_of(offsets: Array, reverse: bool) -> Padding:
 
 
 def padding_for(positions: Positions, reverse: bool) -> Padding:
-    """Computes the padded layout of sequences: the place of each step in an array [steps, rows]. reverse:
-    whether padding is ahead of the steps, as a reverse direction needs it.
+    """Computes the padded layout of sequences: the place of each step in an array [steps, rows].
+
+    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
     """
     lengths = positions.lengths
     steps, rows = int(lengths.max(initial=0)), len(lengths)

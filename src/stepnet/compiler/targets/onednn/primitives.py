@@ -163,15 +163,17 @@ class PrimitiveRun:
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "PackedWeights", serial: int) -> None:
-        """Makes the primitive use these weights, whose formats must be those that it expects. serial: the
-        number that identifies them.
+        """Makes the primitive use these weights, whose formats must be those that it expects.
+
+        serial: the number that identifies them.
         """
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes an initial memory to the argument `slot`. state: [rows, ...]; None for zeros, which are not
-        written again if they are there already.
+        """Writes an initial memory to the argument `slot`.
+
+        state: [rows, ...]; None for zeros, which are not written again if they are there already.
         """
         if state is None and slot in self.zeros:
             return
@@ -183,8 +185,9 @@ class PrimitiveRun:
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
-        """Runs the primitive on the caller's C-contiguous arrays. arrays: by argument; all other arguments
-        use the buffers of this object.
+        """Runs the primitive on the caller's C-contiguous arrays.
+
+        arrays: by argument; all other arguments use the buffers of this object.
         """
         for name in self.lent:
             if name not in arrays:

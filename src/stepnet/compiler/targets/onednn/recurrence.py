@@ -217,6 +217,7 @@ class OneDnnRecurrence:
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
         """Returns this recurrence with int8 scales computed from weights. Without int8, returns it unchanged.
+
         largest: the largest int8 number for a weight.
         """
         if self.calibration is None:

@@ -170,6 +170,7 @@ def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
     """Returns the final memory h of each sequence: its last output, or its initial memory if it is empty.
+
     padded: the outputs, [steps * rows, output].
     """
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)

@@ -273,6 +273,7 @@ class Tape:
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:
         """Computes gradients with respect to inputs, initial memories and weights. Can be called repeatedly.
+
         outputs, h, c: the cotangents of the outputs and of the final memories; None for zeros.
         """
         return self.training.backward(self.residuals, outputs, h, c)

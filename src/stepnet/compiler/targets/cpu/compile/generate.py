@@ -27,8 +27,9 @@ def written(program: Lowered, target: Processor) -> ir.Module:
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:
-    """Describes the machine code of a plan for its callers: which arguments and memory it needs. program: the
-    plan, lowered to loops.
+    """Describes the machine code of a plan for its callers: which arguments and memory it needs.
+
+    program: the plan, lowered to loops.
     """
     return Layout(
         Needs.of(plan),
@@ -88,9 +89,10 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     rows = StageRows({"sequence": records}, strides, count)
 
     def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
-        """Writes copies between arrays of the call and fields of each sequence's record. places: for each
-        copy, the argument that points to the array, and the field. out: whether to copy from the fields to
-        the arrays.
+        """Writes copies between arrays of the call and fields of each sequence's record.
+
+        places: for each copy, the argument that points to the array, and the field.
+        out: whether to copy from the fields to the arrays.
         """
         arrays = [
             (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)

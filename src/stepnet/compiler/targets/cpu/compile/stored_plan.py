@@ -53,8 +53,9 @@ def stored_plan(key: str) -> CompiledPlan | None:
 
 
 def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
-    """Returns compiled plans by key: read from disk, or compiled together now and stored. plans: by their
-    cache keys, which include the processor.
+    """Returns compiled plans by key: read from disk, or compiled together now and stored.
+
+    plans: by their cache keys, which include the processor.
     """
     known = {key: made for key in plans if (made := stored_plan(key)) is not None}
     missing = [key for key in plans if key not in known]

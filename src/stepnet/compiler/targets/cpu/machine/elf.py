@@ -115,8 +115,9 @@ def is_loaded(section: SectionHeader) -> bool:
 
 
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
-    """Yields the symbols of an object file in the order by which relocations number them. data: the bytes of
-    the file.
+    """Yields the symbols of an object file in the order by which relocations number them.
+
+    data: the bytes of the file.
     """
     for table in sections:
         if table.kind == SYMBOLS:

@@ -11,8 +11,9 @@ from stepnet.compiler.targets.fork_guard import run_without_fork
 
 
 def lazy_import(module: str) -> Any:
-    """Imports and returns a module that generates code, which takes long, only now that it is needed. module:
-    its folder and name, such as "products.arithmetic".
+    """Imports and returns a module that generates code, which takes long, only now that it is needed.
+
+    module: its folder and name, such as "products.arithmetic".
     """
 
     def load() -> Any:

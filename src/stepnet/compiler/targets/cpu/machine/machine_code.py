@@ -41,8 +41,9 @@ class MachineCode:
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
-        """Returns the function `name` of the code, which takes one pointer. result: the ctypes type that it
-        returns; None for nothing.
+        """Returns the function `name` of the code, which takes one pointer.
+
+        result: the ctypes type that it returns; None for nothing.
         """
         start = self.addresses[name]
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)

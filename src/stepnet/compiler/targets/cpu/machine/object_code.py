@@ -40,8 +40,9 @@ def object_code(module: ir.Module, target: Processor) -> ObjectCode:
 
 
 def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[ObjectCode]:
-    """Compiles LLVM modules to object code for a processor, in parallel; returns the codes in order. modules:
-    may be a generator: the first modules are then compiled while later ones are still written.
+    """Compiles LLVM modules to object code for a processor, in parallel; returns the codes in order.
+
+    modules: may be a generator: the first modules are then compiled while later ones are still written.
     """
     names = list[tuple[str, ...]]()
 

@@ -39,8 +39,9 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how threads divide the calls of the kernels at these positions. block: the steps of a
-        wavefront's block; 0 for no wavefront.
+        """Sets how threads divide the calls of the kernels at these positions.
+
+        block: the steps of a wavefront's block; 0 for no wavefront.
         """
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
@@ -122,8 +123,9 @@ class Arranger:
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether the kernels of a line run over the same sequences, so that their steps correspond. laid:
-    the layout of sequences of every kernel's call.
+    """Tells whether the kernels of a line run over the same sequences, so that their steps correspond.
+
+    laid: the layout of sequences of every kernel's call.
     """
     return all(laid[place] is laid[line[0]] for place in line)
 

@@ -69,14 +69,16 @@ class HasSets(Protocol):
 
     def sets(self, count: int, seconds: float) -> Sets:
         """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
+
         seconds: the estimated time of the whole call.
         """
         ...
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes arguments of machine code for every thread of a workspace, from a byte offset on. pack: the
-    `pack_into` of a `Struct` for these numbers.
+    """Writes arguments of machine code for every thread of a workspace, from a byte offset on.
+
+    pack: the `pack_into` of a `Struct` for these numbers.
     """
     for row in space.rows:
         pack(row, offset, *numbers)
@@ -171,8 +173,9 @@ class KernelChain:
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
         """Returns workspaces for calls, one for each kernel, with all arguments written: those of an earlier
-        run of the same shape, or new ones. ending: makes the sets of lanes of a single call whose sequences
-        may end early.
+        run of the same shape, or new ones.
+
+        ending: makes the sets of lanes of a single call whose sequences may end early.
         """
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)

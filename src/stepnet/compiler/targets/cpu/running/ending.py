@@ -60,8 +60,9 @@ class Room:
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call. space:
-        the workspace of the set of lanes.
+        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call.
+
+        space: the workspace of the set of lanes.
         """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))

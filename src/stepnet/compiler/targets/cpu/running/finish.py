@@ -166,8 +166,9 @@ class FinishCall:
         return self.sums[number]
 
     def total(self, values: dict[int, NodeRows], results: Results) -> None:
-        """Computes the values that combine all rows, and stores those that are results. values: the values so
-        far, by node of the net, to which they are added.
+        """Computes the values that combine all rows, and stores those that are results.
+
+        values: the values so far, by node of the net, to which they are added.
         """
         if not self.plan.ends.totals:
             return

@@ -39,8 +39,9 @@ class CallArrays(NamedTuple):
     kept: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
-        """Returns the addresses of the arrays in the order of the machine code's arguments. order: for each
-        argument, the position of its array.
+        """Returns the addresses of the arrays in the order of the machine code's arguments.
+
+        order: for each argument, the position of its array.
         """
         return [pointer(self.in_order[place]) for place in order]
 
@@ -126,6 +127,7 @@ class CallForm:
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
         """Pads rows of inner sequences to whole vectors, as machine code reads them, by copying these arrays.
+
         kind: "inputs" or "statics".
         """
         made = list(arrays)

@@ -21,9 +21,10 @@ class Reach:
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Adds up the progress of all kernels of a chain, for a function that watches the call. at: the
-        position of the wave (kernels that run at the same time) that runs now, or ran last. is_done: whether
-        that wave is done.
+        """Adds up the progress of all kernels of a chain, for a function that watches the call.
+
+        at: the position of the wave (kernels that run at the same time) that runs now, or ran last.
+        is_done: whether that wave is done.
         """
         kernels = [[space.done() for space in spaces] for spaces in self.spaces]
         steps = all_steps = 0

@@ -87,8 +87,9 @@ class Runner:
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
-    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy. waves,
-    lines: the kernels that do not depend on each other, and the layers of a stack, by position.
+    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy.
+
+    waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     return KernelChain(natives, waves, lines) if len(natives) == len(bounds) else None

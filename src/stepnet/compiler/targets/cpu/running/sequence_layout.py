@@ -138,6 +138,7 @@ class SequenceLayout:
 
     def _working_lanes(self, count: int) -> int:
         """Returns the largest number of lanes per set, a power of two, that can all stay busy until the end.
+
         count: the number of sets.
         """
         working = max(1, self.steps // (self.longest * count))

@@ -241,8 +241,9 @@ class OrderWords:
 
 def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
     """Writes the function lead(orders), by which a thread runs tasks with others: it gives tasks to workers,
-    runs the first task and all that no worker took, and waits for the rest. look, say: the functions that
-    wait for a message and send one.
+    runs the first task and all that no worker took, and waits for the rest.
+
+    look, say: the functions that wait for a message and send one.
     """
     recruit, settle = (
         write_recruit(module, target, say),
@@ -288,8 +289,9 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
 
 
 def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.Function:
-    """Writes the function recruit(orders), which claims free workers and hands each a task. say: the function
-    that sends a message.
+    """Writes the function recruit(orders), which claims free workers and hands each a task.
+
+    say: the function that sends a message.
     """
     function, code = entered(module, target, "recruit")
     function.linkage = "internal"
@@ -334,8 +336,9 @@ class Tasks:
     orders: OrderWords
 
     def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
-        """Writes a loop over those tasks, apart from the first, that have a worker, or that have none. work:
-        writes the body of the loop, given the index of a task and the address of its worker.
+        """Writes a loop over those tasks, apart from the first, that have a worker, or that have none.
+
+        work: writes the body of the loop, given the index of a task and the address of its worker.
         """
         code = self.code
         with code.loop(code.number(1), self.orders.word("count")) as place:
@@ -347,8 +350,9 @@ class Tasks:
 
 def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
     """Writes the function settle(orders), which fixes the number of threads that share a step: takes back
-    tasks that were not begun in time, numbers the threads, and lets them start. taken: the function that
-    takes back a message.
+    tasks that were not begun in time, numbers the threads, and lets them start.
+
+    taken: the function that takes back a message.
     """
     function, code = entered(module, target, "settle")
     function.linkage = "internal"

@@ -241,8 +241,9 @@ class Crew:
             self.first[0] = worker.address
 
     def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
-        """Runs tasks to their end on this thread and workers, starting or waking these. between: is called
-        whenever all tasks pause; it may raise.
+        """Runs tasks to their end on this thread and workers, starting or waking these.
+
+        between: is called whenever all tasks pause; it may raise.
         """
         orders.begin()
         wanted = orders.most - 1

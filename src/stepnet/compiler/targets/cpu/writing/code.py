@@ -300,8 +300,9 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """Writes a loop around the code inside the `with`, as long as a condition is true. holds: writes the
-        condition, and returns it as a bool.
+        """Writes a loop around the code inside the `with`, as long as a condition is true.
+
+        holds: writes the condition, and returns it as a bool.
         """
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)

@@ -98,9 +98,10 @@ def compare(sign: Comparison) -> Emit:
 
 
 def extreme(sign: Comparison, intrinsic: str) -> Emit:
-    """Makes the function that writes a minimum or maximum; the result is NaN if either operand is. sign: the
-    comparison that selects an integer: "<" for the minimum. intrinsic: the name of LLVM's function for
-    floats.
+    """Makes the function that writes a minimum or maximum; the result is NaN if either operand is.
+
+    sign: the comparison that selects an integer: "<" for the minimum.
+    intrinsic: the name of LLVM's function for floats.
     """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -125,6 +126,7 @@ def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
 
 def rounded(intrinsic: str) -> Emit:
     """Makes the function that writes a rounding of floats to whole numbers; integers are unchanged.
+
     intrinsic: the name of LLVM's function, such as "floor".
     """
 
@@ -305,6 +307,7 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
     """Returns the dtype to which each operand of a pointwise node must be converted before the operation.
+
     operands: their own dtypes.
     """
     if node.operation in COMPARISONS:

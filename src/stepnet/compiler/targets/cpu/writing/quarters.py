@@ -122,8 +122,9 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
-    """Writes a call that reduces the large angles of a register again, exactly. quick: all angles as reduced
-    by the fast method, which are right for the small ones.
+    """Writes a call that reduces the large angles of a register again, exactly.
+
+    quick: all angles as reduced by the fast method, which are right for the small ones.
     """
     with code.goto_entry_block():
         slots = [code.alloca(value.type) for value in (x, *quick)]

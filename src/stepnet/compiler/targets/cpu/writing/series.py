@@ -9,8 +9,9 @@ def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list
     """Shortens a power series to a polynomial of a degree, for |x| <= bound, at little loss of accuracy.
 
     Each higher term is replaced by its best approximation of lower degree. For |x| <= 1 the error of the best
-    one for x^n is the Chebyshev polynomial T_n, scaled to at most 2^(1-n). series: coefficients, the constant
-    first.
+    one for x^n is the Chebyshev polynomial T_n, scaled to at most 2^(1-n).
+
+    series: coefficients, the constant first.
     """
     result = list(series)
     while len(result) > degree + 1:

@@ -93,8 +93,9 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
     """Writes code for cos(high + low) of a reduced angle, as the unevaluated sum of two numbers. They are 1 -
-    z/2 rounded, with z = high², and the rest, which includes the rounding error of the first. single: whether
-    float32 precision is enough.
+    z/2 rounded, with z = high², and the rest, which includes the rounding error of the first.
+
+    single: whether float32 precision is enough.
     """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
