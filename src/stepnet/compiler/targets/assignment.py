@@ -76,7 +76,7 @@ class AssignedEngines:
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles a plan by the first engine that does not refuse it."""
+        """Compiles the plan of one part by the first engine that does not refuse it; returns its kernel."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)

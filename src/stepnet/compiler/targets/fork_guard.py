@@ -22,7 +22,7 @@ FORKS = threading.RLock()
 HOOKED = (logging,)
 """Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
 waits would run only after the fork."""
-LOOK = 0.1  # seconds between looks at whether this is still the process that began to wait
+LOOK = 0.1  # seconds between checks whether a signal handler has forked this process
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
@@ -38,7 +38,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
     """
     if threading.current_thread() is not threading.main_thread():
         return run_without_fork(work)
-    # A bare lock: an exception in the middle of `Event.wait` would leave the event broken.
+    # A plain lock: an exception in the middle of `Event.wait` would leave the event broken.
     done, results, process = _thread.allocate_lock(), list[Any](), os.getpid()
     done.acquire()
 
@@ -46,7 +46,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
         """Runs the function, stores its result or its error for the waiting thread, and wakes that thread."""
         try:
             results.append((run_without_fork(work), None))
-        except BaseException as error:  # handed to the waiting thread
+        except BaseException as error:  # raised again in the waiting thread
             results.append((None, error))
         done.release()
 
@@ -55,7 +55,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
     except RuntimeError:  # the system has no thread to spare
         return run_without_fork(work)
     while not done.acquire(timeout=LOOK):
-        if os.getpid() != process:  # forked by a signal's handler: the thread is the parent's
+        if os.getpid() != process:  # a signal handler forked: only the parent has the thread
             return run_without_fork(work)
     value, error = results[0]
     if error is not None:
@@ -73,7 +73,7 @@ if hasattr(os, "register_at_fork"):
         while True:
             try:
                 FORKS.acquire()
-            except BaseException as error:  # Python would print it, and fork in the midst of the work
+            except BaseException as error:  # Python would only print it, and fork during the work
                 interrupts.append(error)
             else:
                 return

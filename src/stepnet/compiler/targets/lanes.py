@@ -96,7 +96,7 @@ def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
     while count >= MANY and begin + count <= len(lengths):
         next_lengths = lengths[begin : begin + count]
         if load.max() > load.min() + next_lengths[-1]:
-            break  # one lane may have to get two sequences before another gets one
+            break  # one lane may need two more sequences before another needs one
         lanes = np.argsort(load, kind="stable")
         lane_of[begin : begin + count] = lanes
         load[lanes] += next_lengths

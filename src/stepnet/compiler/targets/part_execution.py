@@ -55,7 +55,7 @@ class Frame:
         """Returns a call without arrays for all values at an extent, for nodes without a recurrence."""
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
-            # For few values, the sequences that they belong to are used if these are known.
+            # Few values need not be divided anew: they can keep the sequences that they belong to, if known.
             where = None if known is None else known.positions
             few = where is not None and count == where.total <= PIECE and where.is_full
             self.plain_calls[extent] = known if few and known else plain_call((), count)

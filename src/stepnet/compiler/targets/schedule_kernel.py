@@ -179,7 +179,7 @@ class BoundParts:
 
     @property
     def net(self) -> Net:
-        """The net whose values the parts read and compute."""
+        """The net whose nodes the parts of the schedule compute."""
         return self.schedule.net
 
     @computed_once
@@ -208,7 +208,7 @@ class BoundParts:
     def __call__(self, call: Call) -> Results:
         """Runs all parts on the arrays of a call, and returns the results in new arrays."""
         packed = PackedCall.of(call, pack=not self.takes_gaps)
-        # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
+        # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         memory = self.kernel.means.memory
         arrays = map(memory.put, packed.arrays(self.traced_form))
         values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))

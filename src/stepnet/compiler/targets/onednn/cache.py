@@ -61,7 +61,7 @@ class Cache(Generic[Value]):
         self.clear()
 
     def clear(self) -> None:
-        """Removes all entries, and sets the counts to 0."""
+        """Removes all entries from the cache, and sets its statistics to 0."""
         with self.lock:
             self.values: dict[Hashable, tuple[Value, int]] = {}
             self.bytes = self.hits = self.misses = self.evictions = 0

@@ -45,7 +45,7 @@ class OneDnnKernel:
     known: KnownPlan
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """Copies the parameters into oneDNN's layout, and returns the bound recurrence."""
+        """Copies parameters, in the net's order, into oneDNN's layout; returns the recurrence to call."""
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
@@ -131,7 +131,7 @@ class BoundRecurrence:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
             return self.results(places, call, sequences, initial)
 
-        return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
+        return FrozenCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
@@ -221,7 +221,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """Yields all parts of a schedule, including those inside loops."""
+    """Yields all parts of a schedule (a net cut into parts), including those of the steps of loops."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint,
 MAJOR = 3
 MOST_DIMS = 12
 CPU = 1
-DEFAULT_STREAM = 1  # in order
+DEFAULT_STREAM = 1  # runs primitives in order
 USER_SCRATCHPAD = 1
 OVERWRITE_WEIGHTS = 1  # a backward pass sets the gradients of weights, and does not add to them
 
@@ -56,7 +56,7 @@ ARGUMENTS = {
     "scratchpad": 80,
 }
 DIFF = 128
-FROM, TO = 1, 17  # of a reorder
+FROM, TO = 1, 17  # numbers of the arguments of a reorder
 
 QUERY_IMPLEMENTATION, QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION = 8, 11, 28, 29
 QUERY_WORKSPACE, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 135, 136, 255

@@ -96,7 +96,7 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
-    if recurrence.row.biases > len(pairs):  # the candidate's bias inside the reset is a further gate
+    if recurrence.row.biases > len(pairs):  # the candidate's second bias counts as a further gate
         bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
     return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
 

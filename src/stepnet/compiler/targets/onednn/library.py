@@ -234,9 +234,9 @@ def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, 
 
 @cache
 def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
-    """Returns the library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
-
-    The instruction set alone does not tell: versions differ in the dtypes that they implement with it.
+    """Returns oneDNN's reason for refusing recurrences in this dtype, found by requesting a GRU of one unit;
+    None if it has them. The instruction set alone does not tell: versions differ in the dtypes that they
+    implement with it.
     """
     step, state = ((1, 1, 1), dtype, "abc"), ((1, 1, 1, 1), dtype, "abcd")
     weights, bias = ((1, 1, 1, 3, 1), dtype, "any"), ((1, 1, 3, 1), "float32", "abcd")

@@ -97,7 +97,7 @@ class Described(Owned):
 
     @property
     def implementation(self) -> str:
-        """oneDNN's name of the code that it chose, such as brgemm:avx512_core."""
+        """oneDNN's name of the implementation that it chose, such as brgemm:avx512_core, for messages."""
         text = c_char_p()
         self.library.call(
             "dnnl_primitive_desc_query", self.handle, QUERY_IMPLEMENTATION, 0, ctypes.byref(text)
@@ -161,7 +161,7 @@ class MemoryObject(Owned):
 
     def lend(self, array: Array) -> None:
         """Makes oneDNN use the buffer of a caller's array, which the caller must keep alive."""
-        # `array.ctypes.data` is the same, and takes three times as long.
+        # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
 

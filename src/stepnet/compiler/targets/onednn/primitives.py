@@ -59,7 +59,7 @@ def description(
         raise RefusedError(f"onednn: {reason}")
     row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
     ways = ("", "diff_") if forward else ("",)
-    # Names of descriptions that live until the function has read them.
+    # A dict keeps the descriptors alive until the function has read them.
     owned = {
         way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
         for way in ways
@@ -124,7 +124,7 @@ class PrimitiveRun:
         self.views: dict[str, Array] = {}
         self.serial = -1
         self.bytes = 0
-        self.zeros = {"src_iter", "src_iter_c"}  # the first memories that are zeros now
+        self.zeros = {"src_iter", "src_iter_c"}  # the initial memories whose buffers hold zeros now
         self.lent: tuple[str, ...] = ()
         self.is_gradient = gradient = forward is not None
         for slot in recurrence.slots:

@@ -150,7 +150,7 @@ class OneDnnRecurrence:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of the memory arguments that are parameters."""
+        """The names of the memory arguments that are parameters: weights and bias."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:

@@ -111,7 +111,7 @@ def ran(
     last_c: bool = False,
     all_c: bool = False,
 ) -> Ran:
-    """Runs a recurrence over sequences, float32, and returns its results.
+    """Runs a recurrence over sequences, float32, on oneDNN, and returns its results.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
     initial: h and c, [rows, ...] each; None for zeros.

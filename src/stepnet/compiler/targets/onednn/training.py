@@ -171,7 +171,7 @@ class Training:
             np.array(run.view(f"diff_{slot}")[0, 0])
             for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         ]
-        if h is not None and places.empty is not None:  # c is handed on by padding
+        if h is not None and places.empty is not None:  # steps on padding pass c on
             begin[0][places.empty] += h[places.empty]
         weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
         weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]

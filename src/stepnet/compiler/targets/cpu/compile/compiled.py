@@ -101,7 +101,7 @@ class CompiledPlan(Layout):
         """The number of 64-bit arguments of a call: those of every kernel, and one for each array."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
-    @computed_once  # a cache of plans adds up those of all whenever it gets another
+    @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:
         """The estimated memory in bytes of the compiled plan, for the bound of the cache."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held

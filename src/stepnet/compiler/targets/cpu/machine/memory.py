@@ -47,7 +47,7 @@ def aligned(size: int) -> Array:
         start = -memory.ctypes.data % PAGE
         return memory[start : start + size]
     pages = mapped(-(-size // HUGE) * HUGE + HUGE)
-    with suppress(OSError):  # a hint, which a system without huge pages does not take
+    with suppress(OSError):  # only a hint: systems without huge pages refuse it
         pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.ctypes.data % HUGE
@@ -187,7 +187,7 @@ def pointer(array: Array | None) -> int:
     """Returns the address of an array's first element, as machine code takes it; 0 for None."""
     if array is None:
         return 0
-    try:  # an eighth of the time of the general way below
+    try:  # takes an eighth of the time of the general way below
         return ctypes.addressof(FROM_BUFFER(array))
     except (TypeError, ValueError):  # it is read-only, or empty
         return array.__array_interface__["data"][0]

@@ -180,7 +180,7 @@ class KernelChain:
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
-        # The time of all kernels, since the layers of a wavefront share their lanes.
+        # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
@@ -278,7 +278,7 @@ class Started:
             own.give_back()
         single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
         if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
-            # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
+            # Keeps alive the tables that the words point to, but not the calls with the caller's arrays.
             return Frozen(
                 chain, self.forms, prepared, [SequenceLayout.of(call.positions) for call in self.calls]
             )

@@ -192,7 +192,7 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
         for axis, own in zip(axes, owned, strict=True)
     ]
     counts = [positions.rows if own else positions.total for own in owned]
-    # The Ragged has checked this; machine code reads an offset for each sequence or step.
+    # `Ragged` has checked this. Machine code reads an offset for each sequence or step.
     assert all(len(array) == count + 1 for array, count in zip(offsets, counts, strict=True))
     return [np.ascontiguousarray(array, np.int64) for array in offsets]
 

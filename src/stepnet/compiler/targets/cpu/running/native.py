@@ -32,9 +32,9 @@ from stepnet.errors import InputError
 
 # The number of sequences per call of machine code, so that interrupts are handled in between.
 SEQUENCES = 256
-# The largest number of sizes of calls whose partition is cached.
+# The largest number of call sizes for which the division among threads is cached.
 DECIDED = 256
-# The byte offsets of a call's own words, and of the pointers to arrays behind them.
+# The byte offsets of the words that each call writes, and of the pointers to arrays after them.
 CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
 
 

@@ -43,7 +43,7 @@ class PreparedTasks:
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
         self.held: list[object] = []  # keeps the memory alive that the machine code reads
-        self.reach: Reach | None = None  # the progress of the call; these are the tasks of its wave `place`
+        self.reach: Reach | None = None  # reads the call's progress; these tasks are its wave `place`
         self.place, self.has_reported = 0, False
         self.paused: Callable[[], None] | None = None  # called whenever all tasks pause
         self.tasks = tasks

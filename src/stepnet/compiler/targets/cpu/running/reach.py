@@ -31,7 +31,7 @@ class Reach:
         for number, wave in enumerate(self.waves):
             for space in (space for place in wave for space in kernels[place]):
                 all_steps += space.all_steps
-                # Waves that have not run yet hold the progress of an earlier call.
+                # The workspaces of waves that have not run yet hold the progress of an earlier call.
                 whole = number < at or (number == at and is_done)
                 steps += space.all_steps if whole else space.steps if number == at else 0
         ends = [kernels[place] for place in self.waves[-1]]

@@ -24,7 +24,7 @@ class Runner:
     def __call__(self, call: Call) -> Results:
         """Runs a call and returns its results; raises `InputError` if an index is outside its table."""
         if call.until is not None:
-            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes have such calls
+            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes need it
 
             return Ending(self.chain, call).results()
         started = self.chain.started()
@@ -53,7 +53,7 @@ class Runner:
         arrays, into `results`.
         """
         native = self.native
-        if native.compiled.axes:  # other calls have other inner sequences
+        if native.compiled.axes:  # inner sequences differ from call to call
             return called_again(self, call, results)
         form = CallForm(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)

@@ -89,7 +89,7 @@ class RowSteps:
         for share in shares:
             share.order[...] = rows[share.own]
         if self.latest.get(id(prepared)) is not arranged:
-            self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
+            self.latest.pop(id(prepared), None)  # an interrupt may leave a mixture of both
             for share in shares:
                 write_words(share.space, pack_places, AT_PLACES, share.words)
                 write_words(share.space, pack_lanes, AT_LANES, (share.lanes,))
@@ -103,7 +103,7 @@ class RowSteps:
         native, function = self.native, self.native.compiled.sequences
         if function is None or self.arrays.record is None or not len(rows):
             return
-        # In a separate buffer: machine code may write beyond the last row, over values of other rows.
+        # In a separate buffer: machine code may write beyond its last row, and so overwrite other rows.
         stride = native.compiled.strides["sequence"]
         record = POOL.take((len(rows) + SLACK) * stride)
         read = set(native.compiled.sequence_words)
@@ -147,7 +147,7 @@ class RowSteps:
             prepared = PreparedChain([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
-            self.prepared[key] = prepared  # after all words are written: an interrupt may come before
+            self.prepared[key] = prepared  # only now, as an interrupt may stop the writing of words
         return prepared
 
 

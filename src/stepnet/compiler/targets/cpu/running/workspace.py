@@ -63,7 +63,7 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
     }
     sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
     sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
-    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry behind the last step is read
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry after the last step is read too
     sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
     return {name: whole_lines(size) for name, size in sizes.items()}
 
@@ -195,7 +195,7 @@ class Workspace:
         ending: the arguments `ENDING` of this set, by name.
         """
         lanes = ending["at_work"]
-        # A sequence is over when it has been taken off its lane.
+        # A sequence counts as running until its lane is free, so it has at least one step left.
         left = int(np.maximum(self._table("left", lanes), 1).sum())
         if ending["number"]:
             return Done(-left, 0, -lanes, 0)

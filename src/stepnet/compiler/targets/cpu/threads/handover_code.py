@@ -125,13 +125,13 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     code.store(code.number(0), turns)
     looks.add_incoming(code.number(0), tired)
     code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
-    # A signal may also wake the thread, while the word is still ASLEEP.
+    # A signal may have woken the thread: then the word is still ASLEEP, and it sleeps again.
     code.position_at_end(sleep)
     ask_system(code, "system_wait", place, -1)
     woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
-    # The sender may take its message back.
+    # The sender may have taken its message back; then the wait goes on.
     code.position_at_end(there)
     looks.add_incoming(code.number(0), there)
     code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
@@ -367,7 +367,7 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
         with code.when(away):
             orders.dismiss(place)
         with code.when(code.not_(away)):
-            # A task begins with the word for the number of its thread.
+            # The first word of a task's arguments is the number of its thread.
             code.write(code.load(cell), code.inttoptr(orders.task(place), POINTER), 8)
             code.store(code.add(code.load(cell), code.number(1)), cell)
 

@@ -8,7 +8,7 @@ from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_rest, write_ticks
 
-# Some 400 microseconds. It must exceed a rest, up to 150 microseconds: else threads would rest in turn.
+# Some 400 microseconds: longer than a rest (up to 150), or threads would rest one after the other.
 SPINS = 10000
 
 

@@ -63,7 +63,7 @@ def keep_away(thread: int) -> None:
     current = current_processor()
     others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
     if others:
-        with suppress(OSError):  # a hint, which a system may forbid
+        with suppress(OSError):  # only a hint, which a system may refuse
             os.sched_setaffinity(thread, others)
 
 
@@ -79,8 +79,8 @@ class Worker:
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        # Released once the thread has joined. A bare lock: an exception in `Event.wait` would leave the event
-        # broken.
+        # Released once the thread has joined. A plain lock: an exception in `Event.wait` would leave the
+        # event broken.
         self.joined = _thread.allocate_lock()
         self.joined.acquire()
 
@@ -94,7 +94,7 @@ class Worker:
 
     def _work(self, crew: "Crew") -> None:
         """Runs in the new thread: joins the pool, and then runs tasks for ever, without Python."""
-        # A bound method keeps the worker's memory alive as long as the thread polls it.
+        # `self` keeps the worker's memory alive as long as the thread polls it.
         self.thread = threading.get_native_id()
         crew.join(self)
         self.joined.release()

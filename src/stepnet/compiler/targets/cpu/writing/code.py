@@ -11,7 +11,7 @@ from llvmlite.binding import llvm_version_info
 from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
 from stepnet.compiler.targets.cpu.machine.target import Processor
 
-check_llvmlite()  # before the first line that older versions do not understand
+check_llvmlite()  # the next line fails with older versions
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
@@ -23,7 +23,7 @@ POINTER = ir.PointerType()
 REGISTER_TYPES = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
-    "float16": I16,  # the bits: float16 and bfloat16 are storage dtypes, not computed in
+    "float16": I16,  # its bits: float16 and bfloat16 are only stored, not computed in
     "bfloat16": I16,
     "int32": I32,
     "int64": I64,
@@ -119,11 +119,11 @@ class Code(ir.IRBuilder):
     # ---- numbers
 
     def number(self, value: int) -> ir.Constant:
-        """Makes a 64-bit integer constant."""
+        """Makes a 64-bit integer constant of LLVM code."""
         return integer(value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
-        """Makes the constant `value` of a scalar type, or a vector with it in every element."""
+        """Makes a constant `value` of a scalar type, or a constant vector with it in every element."""
         if isinstance(type_, ir.VectorType):
             return repeated(type_, ir.Constant(type_.element, value))
         return ir.Constant(type_, value)

@@ -130,7 +130,7 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     """
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
     size = clamped(code, magnitude(code, x), None, 20.0)
-    # In single precision ln 2 as rounded is right to 2^-28; the more of them there are, the less they count.
+    # In float32, rounded ln 2 has an error of 2^-28. n multiplies it, but where n is large, tanh is near 1.
     small = reduced(code, size, -2, precision.bias, in_one=precision is SINGLE and code.target.has_fused)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     c = change(code, small, -2)
@@ -153,7 +153,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
     power, r = as_exponent(code, as_integer(code, small.shifted), x.type), small.r
     if not code.target.has_fused:
-        # Products are rounded by themselves, which takes the form below to 2.07 ulp: 1 / (1 + 2^n e^-r).
+        # Without fused operations the form below has an error of 2.07 ulp, so this is 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
         return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
     # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
@@ -199,7 +199,7 @@ def erf(code: Code, x: ir.Value) -> ir.Value:
     return with_sign(code, code.select(is_near, near, far), x)
 
 
-# ----------------------------------------------------------------------------- what they are made of
+# ------------------------------------------------------------------------- the steps of the functions
 
 
 class Reduced(NamedTuple):
@@ -237,11 +237,11 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
-    # Not r * r first: that underflows, and slows the processor down, where r itself is still a normal number.
+    # Not r * r first: it may underflow, which slows the processor down, although r itself does not.
     tail = code.fmul(r, tail)
     if precision is SINGLE:
         return code.fused(tail, r, r)
-    # The rounding of r takes tanh to 2.1 ulp; not in single precision: every number from 2^-10 up was tried.
+    # With r as rounded tanh has an error of 2.1 ulp. (Not in float32: all numbers from 2^-10 on were tested.)
     return code.fadd(reduced.coarse, code.fused(tail, r, reduced.fine))
 
 
@@ -272,7 +272,7 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     bits = code.add(bits, code.sub(code.splat(bits.type, precision.bits(1.0)), least))
     exponent = code.lshr(bits, code.splat(bits.type, precision.fraction_bits))
     fraction = code.and_(bits, code.splat(bits.type, 2**precision.fraction_bits - 1))
-    # An integer in the low bits of this number is a number once it is subtracted again.
+    # An integer in the low bits of this float becomes a float when the float is subtracted.
     large = 2.0**precision.fraction_bits
     k = code.bitcast(code.or_(exponent, code.splat(bits.type, precision.bits(large))), x.type)
     offset = code.splat(x.type, large + precision.bias)
@@ -327,7 +327,7 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
     return result
 
 
-# -------------------------------------------------------------------------------- their coefficients
+# ---------------------------------------------------------------------- the coefficients of the series
 
 
 def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:

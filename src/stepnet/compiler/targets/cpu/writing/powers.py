@@ -66,8 +66,8 @@ def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir
         return with_sign(code, value, x)
     if exponent.is_integer() or abs(exponent) == inf:
         return value
-    # With such exponents a negative number gives NaN, except minus infinity, which gives the same as
-    # infinity.
+    # For exponents that are no integers, negative numbers give NaN, except minus infinity, which gives the
+    # result of infinity.
     negative = code.and_(code.fcmp_ordered("<", x, zero), code.fcmp_ordered("<", size, infinity))
     return code.select(negative, code.splat(x.type, nan), value)
 

@@ -80,7 +80,7 @@ def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, of which only the low
     bits count, and -n as a float.
     """
-    # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
+    # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
     shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
     return as_integer(code, shifted), code.fsub(rounder, shifted)
@@ -92,7 +92,7 @@ def quickly(code: Code, x: ir.Value) -> Turned:
     """
     quarter, less = counted(code, x)
     first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
-    left = code.fused(less, first, x)  # exact, as is each product
+    left = code.fused(less, first, x)  # exact, as are the next two products
     left, lost = exact_sum(code, left, code.fmul(less, second))
     left, lost_again = exact_sum(code, left, code.fmul(less, third))
     low = code.fused(less, rest, code.fadd(lost, lost_again))

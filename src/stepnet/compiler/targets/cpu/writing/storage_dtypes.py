@@ -121,7 +121,7 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
     odd = code.and_(code.lshr(size, number(13)), number(1))
     biased = code.sub(size, number((127 - 15) << 23))
     normal = code.lshr(code.add(biased, code.add(odd, number(0xFFF))), number(13))
-    # What is less than the least normal half is counted in its last bits, as large as those of 0.5 here.
+    # Adding 0.5 rounds a subnormal float16 to its last bit, which is as large as the last bit of 0.5.
     small = code.fadd(single_of(code, size), code.splat(value.type, 0.5))
     small = code.sub(bits_of(code, small), number(0x3F000000))
     payload = code.and_(code.lshr(size, number(13)), number(0x3FF))
