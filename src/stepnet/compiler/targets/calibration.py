@@ -16,7 +16,7 @@ from stepnet.errors import InputError
 
 Array = np.ndarray
 STEPS = 255
-"""The largest uint8."""
+"""The largest code: the largest uint8."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 FORKS = threading.RLock()
-"""Held while work must not be forked: a fork waits for it."""
+"""The lock that is held while the process must not fork: a fork waits for it."""
 HOOKED = (logging,)
 """Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
 waits would run only after the fork."""

@@ -1,4 +1,4 @@
-"""How each kind of part of a schedule runs: on a kernel of an engine, or in NumPy."""
+"""Running the parts of a schedule, by their kind: on a kernel of an engine, or in NumPy."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ from stepnet.errors import LibraryError
 LIBRARY_BYTES = 256 * 2**20
 """The memory for loading the LLVM library: it maps 180 MB, and allocates more when it is initialised."""
 BASE_BYTES = 48 * 2**20
-"""The memory for any text: of LLVM, of Python meanwhile, and for the chunks in which the C library maps."""
+"""The memory to compile any text: for LLVM, for Python meanwhile, and for the C library's chunks."""
 TEXT_FACTOR = 64
 """The additional memory in bytes for each byte of a text."""
 THREAD_BYTES = 192 * 2**20

@@ -1,4 +1,4 @@
-"""How the kernels of a chain are arranged on threads in a call.
+"""Arrangement of the kernels of a chain on threads: which run at the same time, and on which threads.
 
     kernels                   waves of the chain   arranged by cost
     1 2 3, a stack            (1) (2) (3)          (1 2) (3)         1 and 2 as a wavefront

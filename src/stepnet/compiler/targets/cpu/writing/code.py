@@ -30,7 +30,7 @@ REGISTER_TYPES = {
     "bool": I1,
 }
 HAS_SPLAT = llvm_version_info[0] >= 20
-"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
+"""True if LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 

@@ -28,7 +28,7 @@ from stepnet.compiler.targets.cpu.writing.maths import (
 from stepnet.compiler.targets.cpu.writing.series import economised_even
 
 TINY = 2.0**-28
-"""Below it sinh is its argument."""
+"""Below this magnitude sinh(x) rounds to x."""
 
 LAST = {True: 89.6, False: 710.6}
 """Beyond this argument both functions overflow: in single precision (True) and in double (False)."""

@@ -32,11 +32,11 @@ LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
 
 EXP_TAIL_SINGLE = (0.500000006, 0.166665417, 0.041666278, 0.00836675559, 0.00139467479)
-"""q, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2, in single precision: by least squares, weighted anew
-until the greatest error of r q(r) is least (Lawson, 1961). Economised instead, it takes tanh beyond 2 ulp."""
+"""Coefficients of q in float32, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2: by least squares, weighted
+anew until the greatest error of r q(r) is least (Lawson, 1961). Economised, tanh would exceed 2 ulp."""
 
 ERF_MIDDLE, ERF_LAST = 1.0, 6.0
-"""erf has one form up to the first, another from there, and is 1 from the second."""
+"""The arguments at which the formula of erf changes, and from which erf is 1."""
 
 ERFC_CENTRE, ERFC_POLE = 4.5, 2.5
 ERFC_TAIL = (

@@ -31,7 +31,7 @@ LARGEST_EXPONENT = 2.0**64
 """For this exponent and all larger ones, every power overflows, underflows or is 1."""
 
 SPLITTER = 2.0**27 + 1
-"""With p = SPLITTER x, p - (p - x) is the upper half of the bits of x (Dekker, 1971)."""
+"""The factor that splits x: with p = SPLITTER x, p - (p - x) is the upper half of its bits (Dekker, 1971)."""
 
 LOG_DEGREE = 10
 
