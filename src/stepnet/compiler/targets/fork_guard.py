@@ -66,7 +66,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
 if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
-    def hold() -> None:
+    def before_fork() -> None:
         """Acquires, before a fork, the lock that is held while the process must not fork. An exception that a
         signal handler raises meanwhile is postponed until after the fork.
         """
@@ -78,11 +78,11 @@ if hasattr(os, "register_at_fork"):
             else:
                 return
 
-    def go_on() -> None:
+    def after_fork() -> None:
         """Releases the lock in the parent after a fork, and raises an interrupt that came meanwhile."""
         FORKS.release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()
         interrupts.clear()
 
-    os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=FORKS.release)
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=FORKS.release)

@@ -181,9 +181,9 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
-    started, ahead = run.chain.started(), dict(values)
+    started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
-        ahead.update(named_results(part, started.add(call_of(part, ahead, frame))))
+        known_values.update(named_results(part, started.add(call_of(part, known_values, frame))))
     frozen = started.frozen()
     if frozen is None:
         return None

@@ -63,7 +63,7 @@ def caches(root: Path) -> dict[int, int]:
             )
         except OSError:
             continue
-        known = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if kind != "Instruction" and level.isdecimal() and known:
-            sizes[int(level)] = int(known[1]) * UNITS[known[2]]
+        match = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if kind != "Instruction" and level.isdecimal() and match:
+            sizes[int(level)] = int(match[1]) * UNITS[match[2]]
     return sizes

@@ -77,11 +77,11 @@ class BoundRecurrence:
         return self.results(padding(call, self.known.cell.recur.reverse), call, call.sequences, call.initial)
 
     def results(
-        self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
+        self, layout: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
         """Runs the recurrence on arrays with the layout of a call, which may be other arrays than its own.
 
-        places: the positions of the call's steps in oneDNN's padded arrays.
+        layout: the positions of the call's steps in oneDNN's padded arrays.
         initial: the initial memories; None for zeros.
         """
         known = self.known
@@ -90,7 +90,7 @@ class BoundRecurrence:
             self.library,
             self.recurrence,
             self.weights,
-            places,
+            layout,
             x,
             [initial[place] for place in known.memories],
             last_c="c" in known.final,
@@ -98,10 +98,10 @@ class BoundRecurrence:
         )
         steps = {"h": made.outputs, "c": made.cells}
         rows = {"h": made.h, "c": made.c}
-        outputs = own([steps[kind] for kind in known.outputs])
+        outputs = without_aliases([steps[kind] for kind in known.outputs])
         if call.last_only:
             outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
-        return Results(outputs, own([rows[kind] for kind in known.final]))
+        return Results(outputs, without_aliases([rows[kind] for kind in known.final]))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters (weights) for later calls. Returns True, as this is always possible."""
@@ -123,13 +123,13 @@ class BoundRecurrence:
         """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
         calls that return last outputs only.
         """
-        places = padding(call, self.known.cell.recur.reverse)
+        layout = padding(call, self.known.cell.recur.reverse)
         if call.last_only:
             return None
 
         def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
-            return self.results(places, call, sequences, initial)
+            return self.results(layout, call, sequences, initial)
 
         return FrozenCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 
@@ -138,16 +138,16 @@ def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
     """Joins the sequences that a recurrence reads along their features, to oneDNN's one input [total,
     inputs]. total: the number of steps of all sequences.
     """
-    flat = [laid_flat(sequences[place], total) for place in known.reads]
+    flat = [flattened(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
-def laid_flat(sequence: Array, total: int) -> Array:
+def flattened(sequence: Array, total: int) -> Array:
     """Reshapes a sequence to [total, features], also from the caller's shape, which frozen calls pass."""
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
-def own(arrays: Sequence[Array | None]) -> list[Array]:
+def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
     """Copies each array that occurs again in the list, so that no two results share a buffer."""
     seen: set[int] = set()
     made: list[Array] = []

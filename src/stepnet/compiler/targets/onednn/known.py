@@ -101,7 +101,7 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
     return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
 
 
-def arranged(
+def onednn_weights(
     recurrence: OneDnnRecurrence, semantics: Semantics, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Computes oneDNN's weights, by oneDNN's names, from the arrays of a cell by stepnet's names: W, R, b, d,
@@ -162,7 +162,7 @@ class KnownPlan:
         if cell.projected is not None:  # each feature of x is the input of one unit of one gate
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
-        return arranged(self.recurrence, cell.semantics, arrays)
+        return onednn_weights(self.recurrence, cell.semantics, arrays)
 
 
 def known_plan(plan: Plan) -> KnownPlan | str:

@@ -112,10 +112,10 @@ def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> Libra
     """Makes the exception for a call of oneDNN's function `name` that returned `status`, an index in
     `STATUSES`. asked: what the call requested, for the message.
     """
-    said = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
-    what = f"{name}, asked for {asked}" if asked else name
+    status_name = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
+    subject = f"{name}, asked for {asked}" if asked else name
     kind = RefusedError if status == UNIMPLEMENTED else LibraryError
-    return kind(f"oneDNN {'.'.join(map(str, library.version))} says {said} to {what}")
+    return kind(f"oneDNN {'.'.join(map(str, library.version))} says {status_name} to {subject}")
 
 
 def library(path: str | None = None) -> OneDnnLibrary:

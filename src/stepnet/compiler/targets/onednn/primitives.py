@@ -58,11 +58,11 @@ def description(
     if reason is not None:
         raise RefusedError(f"onednn: {reason}")
     row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
-    ways = ("", "diff_") if forward else ("",)
+    prefixes = ("", "diff_") if forward else ("",)
     # A dict keeps the descriptors alive until the function has read them.
     owned = {
-        way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
-        for way in ways
+        prefix + slot: argument_descriptor(library, recurrence, slot, prefix, steps, rows)
+        for prefix in prefixes
         for slot in row.slots
     }
     memories = [None if memory is None else memory.handle for memory in owned.values()]
@@ -88,17 +88,20 @@ def description(
     return made
 
 
-def wanted_by(
-    library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, way: str, steps: int, rows: int
+def argument_descriptor(
+    library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, prefix: str, steps: int, rows: int
 ) -> Owned | None:
     """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
-    not have the argument. slot: the name of the argument. way: "" for the argument, "diff_" for its gradient.
+    not have the argument.
+
+    slot: the name of the argument.
+    prefix: "" for the argument, "diff_" for its gradient.
     """
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
-    dtype = "float32" if way else recurrence.dtype_of(slot)
+    dtype = "float32" if prefix else recurrence.dtype_of(slot)
     return described(
-        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not way else ""
+        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not prefix else ""
     )
 
 

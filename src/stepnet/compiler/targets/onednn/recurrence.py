@@ -184,8 +184,8 @@ class OneDnnRecurrence:
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:
-            way = "gradients of the cell" if self.training else "the cell"
-            return f"oneDNN has {way} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
+            purpose = "gradients of the cell" if self.training else "the cell"
+            return f"oneDNN has {purpose} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
         if self.dtype != "float32" and self.projected:
             return f"oneDNN runs projections of an LSTM in float32 only, not in {self.dtype}"
         if self.dtype == "int8" and self.peephole:

@@ -129,13 +129,13 @@ def ran(
         c = start.array("src_iter_c", padding.rows) if last_c else None
         return Ran(made, start.array("src_iter", padding.rows), c, cells)
     if all_c or (last_c and not padding.even):
-        return in_pieces(library, recurrence, weights, padding, read, start, all_c)
+        return run_in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
-    made, padded = executed(run, padding, read, start)
+    made, padded = run_padded(run, padding, read, start)
     return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
 
 
-def executed(
+def run_padded(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
     """Runs a primitive on padded sequences; returns its outputs in the caller's layout [total, output], and
@@ -149,7 +149,7 @@ def executed(
         run.run_on({**read, "dst_layer": made})
     else:
         for slot, values in read.items():
-            run.flat(slot)[padding.target] = stored(recurrence, slot, padding.picked(values))
+            run.flat(slot)[padding.target] = to_storage(recurrence, slot, padding.picked(values))
         run.run()
         padded = run.flat("dst_layer")
         made = padding.placed(padded, len(read["src_layer"]))
@@ -161,7 +161,7 @@ def is_readable(values: Array) -> bool:
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
-def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
+def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
     """Returns the values to store in an argument of a primitive: quantized if they are its int8 inputs."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
@@ -179,7 +179,7 @@ def ends(padded: Array, padding: Padding, start: Start) -> Array:
     return h
 
 
-def in_pieces(
+def run_in_pieces(
     library: OneDnnLibrary,
     recurrence: OneDnnRecurrence,
     weights: RecurrenceWeights,
@@ -193,7 +193,7 @@ def in_pieces(
     each step (`all_c`), each step is a piece. read: the arguments that have steps, in the caller's layout.
     """
     steps, rows = padding.steps, padding.rows
-    padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}
+    padded = {slot: padding.padded(to_storage(recurrence, slot, values)) for slot, values in read.items()}
     h = np.empty((steps, rows, recurrence.output), np.float32)
     c = np.empty((steps if all_c else 0, rows, recurrence.hidden), np.float32)
     last = start.array("src_iter_c", rows)
@@ -206,7 +206,7 @@ def in_pieces(
         if before is None:
             start.fill(run)
         else:
-            carry(before, run)
+            copy_memories(before, run)
         for slot, values in padded.items():
             run.view(slot)[...] = values[times]
         run.run()
@@ -223,7 +223,7 @@ def in_pieces(
     return Ran(padding.placed(flat, total), ends(flat, padding, start), last, cells)
 
 
-def carry(before: PrimitiveRun, run: PrimitiveRun) -> None:
+def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
     """Copies the final memories of one run to the initial memories of the next, which may be the same run."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

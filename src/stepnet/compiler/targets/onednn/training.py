@@ -162,7 +162,7 @@ class Training:
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
-            return self.handed_on(h, c)
+            return self.gradients_if_empty(h, c)
         primitive = self.primitive
         run = primitive.backward
         self.seed(run, outputs, h, c)
@@ -198,7 +198,7 @@ class Training:
         if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
-    def handed_on(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
+    def gradients_if_empty(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
         """Computes the gradients if all sequences are empty: cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 

@@ -92,7 +92,7 @@ class ObjectFile(NamedTuple):
         sections = [
             SectionHeader(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)
         ]
-        symbols, titles = tuple(read_symbols(data, sections)), sections[int(names)].offset
+        symbols, names_offset = tuple(read_symbols(data, sections)), sections[int(names)].offset
         relocations = {
             section.info: tuple(read_relocations(data, section, symbols))
             for section in sections
@@ -101,7 +101,7 @@ class ObjectFile(NamedTuple):
         parts = tuple(
             LoadedSection(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
             for n, s in enumerate(sections)
-            if is_loaded(s) and text_at(data, titles + s.name) != ".eh_frame"
+            if is_loaded(s) and text_at(data, names_offset + s.name) != ".eh_frame"
         )
         return cls(machine, parts, symbols)
 
@@ -139,6 +139,6 @@ def contents(data: bytes, section: SectionHeader) -> bytes:
     return data[section.offset : section.offset + section.size]
 
 
-def text_at(data: bytes, place: int) -> str:
+def text_at(data: bytes, offset: int) -> str:
     """Reads the zero-terminated text, such as a symbol's name, at an offset in an object file."""
-    return data[place : data.index(b"\0", place)].decode()
+    return data[offset : data.index(b"\0", offset)].decode()

@@ -39,7 +39,9 @@ def write_handover(target: Processor) -> ir.Module:
     return module
 
 
-def entered(module: ir.Module, target: Processor, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
+def new_function(
+    module: ir.Module, target: Processor, name: str, numbers: int = 0
+) -> tuple[ir.Function, Code]:
     """Begins a function of a pointer and `numbers` integers; returns it, and the builder of its body."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
@@ -55,7 +57,7 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 # ---- places ------------------------------------------------------------------------------------------------
 
 
-def ask_system(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
+def call_semaphore(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
     """Writes a call of a system function on the semaphore of a place (a mailbox on which one thread waits).
     name: the function. numbers: its further arguments.
     """
@@ -65,14 +67,14 @@ def ask_system(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
 
 def wake(code: Code, place: ir.Value) -> None:
     """Writes code that wakes the thread that sleeps at a place, a mailbox with a semaphore."""
-    ask_system(code, "system_post", place, 1, 0)
+    call_semaphore(code, "system_post", place, 1, 0)
 
 
 def write_say(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function say(place), which sends a message to the thread that waits at a place (a mailbox):
     sets the word to THERE, and wakes the thread if it sleeps.
     """
-    function, code = entered(module, target, "say")
+    function, code = new_function(module, target, "say")
     place = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
@@ -81,10 +83,15 @@ def write_say(module: ir.Module, target: Processor) -> ir.Function:
     return function
 
 
-def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
+def read_until(
+    code: Code, place: ir.Value, comparison: Literal["==", "!="], found: ir.Block, most: ir.Value
+) -> Any:
     """Writes a loop that polls the word of a place (a mailbox on which a thread waits), up to `most` times.
-    how: the comparison of the word with THERE that ends the loop. seen: the block to go to when it ends the
-    loop. Returns the phi node that counts the polls. A branch to its block begins another round.
+
+    comparison: the comparison of the word with THERE that ends the loop.
+    found: the block to go to when it ends the loop.
+
+    Returns the phi node that counts the polls. A branch to its block begins another round.
     """
     word, entry = code.word_pointer(place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
@@ -93,7 +100,7 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
     looks = code.phi(I64)
     looks.add_incoming(code.number(0), entry)
     read = code.load_atomic(word, "acquire", 8)
-    code.cbranch(code.icmp_signed(how, read, code.number(THERE)), seen, again)
+    code.cbranch(code.icmp_signed(comparison, read, code.number(THERE)), found, again)
     code.position_at_end(again)
     more = code.add(looks, code.number(1))
     looks.add_incoming(more, again)
@@ -107,7 +114,7 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function look(place), which waits for a message at a place (a mailbox): spins, and later
     sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
     """
-    function, code = entered(module, target, "look")
+    function, code = new_function(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
     give_way, tired, sleep, there, taken = map(code.append_basic_block, blocks)
@@ -127,7 +134,7 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
     # A signal may have woken the thread: then the word is still ASLEEP, and it sleeps again.
     code.position_at_end(sleep)
-    ask_system(code, "system_wait", place, -1)
+    call_semaphore(code, "system_wait", place, -1)
     woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
@@ -145,7 +152,7 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
     received. After `most` polls of the word it takes the message back. It returns NOTHING if the receiver
     took the message, THERE if it was taken back.
     """
-    function, code = entered(module, target, "taken", 1)
+    function, code = new_function(module, target, "taken", 1)
     function.linkage = "internal"
     place, most = function.args
     taken = code.append_basic_block("taken")
@@ -161,7 +168,7 @@ def write_rouse(module: ir.Module, target: Processor) -> None:
     """Writes the function rouse(place), which wakes a thread without a message: if the word is ASLEEP, sets
     it to NOTHING and wakes the thread.
     """
-    function, code = entered(module, target, "rouse")
+    function, code = new_function(module, target, "rouse")
     place = function.args[0]
     with code.when(exchange(code, place, ASLEEP, NOTHING)):
         wake(code, place)
@@ -172,7 +179,7 @@ def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir
     """Writes the function serve(worker), which a worker thread runs for ever: it waits for a task, runs it,
     and reports its completion. look, say: the functions that wait for a message and send one.
     """
-    function, code = entered(module, target, "serve")
+    function, code = new_function(module, target, "serve")
     worker = function.args[0]
     again = code.append_basic_block("again")
     code.branch(again)
@@ -250,7 +257,7 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
         write_settle(module, target, write_taken(module, target)),
     )
     relieve, finish = write_relieve(module, target), write_finish(module, target, look)
-    function, code = entered(module, target, "lead")
+    function, code = new_function(module, target, "lead")
     pointer, orders = function.args[0], OrderWords(code, function.args[0])
     gate = orders.word("gate")
     shared = code.icmp_signed("!=", gate, code.number(0))
@@ -293,7 +300,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
 
     say: the function that sends a message.
     """
-    function, code = entered(module, target, "recruit")
+    function, code = new_function(module, target, "recruit")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
@@ -343,8 +350,8 @@ class Tasks:
         code = self.code
         with code.loop(code.number(1), self.orders.word("count")) as place:
             address = self.orders.worker(place)
-            how: Literal["!=", "=="] = "!=" if with_worker else "=="
-            with code.when(code.icmp_signed(how, address, code.number(0))):
+            comparison: Literal["!=", "=="] = "!=" if with_worker else "=="
+            with code.when(code.icmp_signed(comparison, address, code.number(0))):
                 work(place, code.inttoptr(address, POINTER))
 
 
@@ -354,7 +361,7 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
 
     taken: the function that takes back a message.
     """
-    function, code = entered(module, target, "settle")
+    function, code = new_function(module, target, "settle")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
@@ -383,7 +390,7 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function relieve(orders), which takes back tasks that no worker has begun, and runs them. It
     returns whether there is more to do.
     """
-    function, code = entered(module, target, "relieve")
+    function, code = new_function(module, target, "relieve")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
@@ -394,13 +401,13 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
         with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
             orders.dismiss(place)
 
-    def do(place: ir.Value, _: ir.Value) -> None:
+    def run_untaken(place: ir.Value, _: ir.Value) -> None:
         """Writes code that runs the task at an index, which no worker has, in this thread."""
         code.store(code.or_(code.load(cell), orders.run(place)), cell)
 
     tasks = Tasks(code, orders)
     tasks.each(take_back, with_worker=True)
-    tasks.each(do, with_worker=False)
+    tasks.each(run_untaken, with_worker=False)
     code.ret(code.load(cell))
     return function
 
@@ -409,7 +416,7 @@ def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.
     """Writes the function finish(orders), which waits until all workers have run their tasks, and returns
     whether one has more to do. look: the function that waits for a message.
     """
-    function, code = entered(module, target, "finish")
+    function, code = new_function(module, target, "finish")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)

@@ -240,10 +240,10 @@ class Crew:
             self.workers.append(worker)
             self.first[0] = worker.address
 
-    def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
+    def run(self, orders: Orders, on_pause: Callable[[], None] = lambda: None) -> None:
         """Runs tasks to their end on this thread and workers, starting or waking these.
 
-        between: is called whenever all tasks pause; it may raise.
+        on_pause: is called whenever all tasks pause; it may raise.
         """
         orders.begin()
         wanted = orders.most - 1
@@ -253,7 +253,7 @@ class Crew:
             if worker.is_asleep:
                 keep_away(worker.thread)
         while orders.lead():
-            between()
+            on_pause()
 
     def grow(self, wanted: int) -> None:
         """Starts threads until there are `wanted` workers. If the system refuses, calls run with fewer."""

@@ -59,9 +59,9 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
     """Writes code for the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The
     largest term is added last, for accuracy.
     """
-    pieces = parts(code, x)
-    rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
-    value = code.fadd(pieces.sinh_n, code.fused(pieces.coarse, pieces.cosh_n, rest))
+    terms = hyperbolic_terms(code, x)
+    rest = code.fused(terms.square, terms.sinh_n, code.fmul(terms.cube, terms.cosh_n))
+    value = code.fadd(terms.sinh_n, code.fused(terms.coarse, terms.cosh_n, rest))
     tiny = code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY))
     return code.select(tiny, x, with_sign(code, fourfold(code, value), x))
 
@@ -71,13 +71,13 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
     largest term is added last, for accuracy. It is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the
     result may be half as large.
     """
-    pieces = parts(code, x)
-    rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
-    rest = code.fadd(pieces.shrunk, code.fused(pieces.coarse, pieces.sinh_n, rest))
-    return fourfold(code, code.fadd(pieces.grown, rest))
+    terms = hyperbolic_terms(code, x)
+    rest = code.fused(terms.square, terms.cosh_n, code.fmul(terms.cube, terms.sinh_n))
+    rest = code.fadd(terms.shrunk, code.fused(terms.coarse, terms.sinh_n, rest))
+    return fourfold(code, code.fadd(terms.grown, rest))
 
 
-def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
+def hyperbolic_terms(code: Code, x: ir.Value) -> HyperbolicTerms:
     """Writes code for the terms of sums for sinh(x) and cosh(x): powers of 2, series of r = x - n ln 2."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])

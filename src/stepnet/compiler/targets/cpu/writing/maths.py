@@ -116,7 +116,7 @@ def expm1(code: Code, x: ir.Value) -> ir.Value:
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
-    half = code.fused(power, change(code, small, 1), code.fsub(power, code.splat(x.type, 0.5)))
+    half = code.fused(power, scaled_expm1(code, small, 1), code.fsub(power, code.splat(x.type, 0.5)))
     return with_sign(code, code.fadd(half, half), x)
 
 
@@ -131,9 +131,9 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
     size = clamped(code, magnitude(code, x), None, 20.0)
     # In float32, rounded ln 2 has an error of 2^-28. n multiplies it, but where n is large, tanh is near 1.
-    small = reduced(code, size, -2, precision.bias, in_one=precision is SINGLE and code.target.has_fused)
+    small = reduced(code, size, -2, precision.bias, unsplit=precision is SINGLE and code.target.has_fused)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
-    c = change(code, small, -2)
+    c = scaled_expm1(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
     below = code.fused(code.fneg(power), c, code.fused(power, half, half))
     return with_sign(code, code.fdiv(above, below), x)
@@ -155,7 +155,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     if not code.target.has_fused:
         # Without fused operations the form below has an error of 2.07 ulp, so this is 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
-        return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
+        return code.fdiv(c, code.fadd(code.fused(code.fneg(power), scaled_expm1(code, small, -1), c), power))
     # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
     part = Fraction(3, 4)
@@ -214,17 +214,19 @@ class Reduced(NamedTuple):
     fine: ir.Value
 
 
-def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
+def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = False) -> Reduced:
     """Writes code that reduces the argument x of e^(scale x), so that it is 2^n e^(scale r) with a small r:
-    |scale r| <= ln(2) / 2. bias: added to n, so that its bits can become an exponent. in_one: ln 2 is taken
-    as rounded, not in two parts.
+    |scale r| <= ln(2) / 2.
+
+    bias: added to n, so that its bits can become an exponent.
+    unsplit: whether ln 2 is one rounded constant, not the sum of two.
     """
     precision = precision_of(x.type)
     # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**precision.fraction_bits + bias)
     shifted = code.fused(x, code.splat(x.type, float(scale / LN_2)), rounder)
     n = code.fsub(shifted, rounder)
-    if in_one:
+    if unsplit:
         r = code.fused(n, code.splat(x.type, float(-LN_2 / scale)), x)
         return Reduced(shifted, r, r, code.splat(x.type, 0.0))
     high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(precision))
@@ -232,7 +234,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
 
 
-def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
+def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
     """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation."""
     r = reduced.r
     precision = precision_of(r.type)
@@ -265,8 +267,8 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Writes code for k and f of x = 2^k (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     precision = precision_of(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
-    room = precision.fraction_bits + 1
-    x = code.select(tiny, code.fmul(x, code.splat(x.type, 2.0**room)), x)
+    extra_bits = precision.fraction_bits + 1
+    x = code.select(tiny, code.fmul(x, code.splat(x.type, 2.0**extra_bits)), x)
     bits = as_integer(code, x)
     least = code.splat(bits.type, precision.bits(sqrt(0.5)))
     bits = code.add(bits, code.sub(code.splat(bits.type, precision.bits(1.0)), least))
@@ -276,7 +278,7 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     large = 2.0**precision.fraction_bits
     k = code.bitcast(code.or_(exponent, code.splat(bits.type, precision.bits(large))), x.type)
     offset = code.splat(x.type, large + precision.bias)
-    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + precision.bias + room), offset))
+    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + precision.bias + extra_bits), offset))
     return k, code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
 
 

@@ -71,7 +71,7 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
     return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -limit))
 
 
-def either(floats: str, integers: str) -> Emit:
+def float_or_integer(floats: str, integers: str) -> Emit:
     """Makes the function that writes an operation by one method of the builder for floats, by another for
     integers. floats, integers: the names of the methods.
     """
@@ -97,7 +97,7 @@ def compare(sign: Comparison) -> Emit:
     return emit
 
 
-def extreme(sign: Comparison, intrinsic: str) -> Emit:
+def minimum_or_maximum(sign: Comparison, intrinsic: str) -> Emit:
     """Makes the function that writes a minimum or maximum; the result is NaN if either operand is.
 
     sign: the comparison that selects an integer: "<" for the minimum.
@@ -236,7 +236,7 @@ def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
     return code.intrinsic("sqrt", x.type, [x])
 
 
-def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
+def identity(code: Code, node: Node, x: ir.Value) -> ir.Value:
     """Returns the operand: the code of casts, as operands are converted to the dtype of the result before."""
     return x
 
@@ -267,14 +267,14 @@ def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value)
 
 
 POINTWISE: dict[str, Emit] = {
-    "add": either("fadd", "add"),
-    "subtract": either("fsub", "sub"),
-    "multiply": either("fmul", "mul"),
-    "divide": either("fdiv", "sdiv"),
+    "add": float_or_integer("fadd", "add"),
+    "subtract": float_or_integer("fsub", "sub"),
+    "multiply": float_or_integer("fmul", "mul"),
+    "divide": float_or_integer("fdiv", "sdiv"),
     "floor_divide": division(0),
     "remainder": division(1),
-    "minimum": extreme("<", "minimum"),
-    "maximum": extreme(">", "maximum"),
+    "minimum": minimum_or_maximum("<", "minimum"),
+    "maximum": minimum_or_maximum(">", "maximum"),
     "equal": compare("=="),
     "not_equal": compare("!="),
     "less": compare("<"),
@@ -295,8 +295,8 @@ POINTWISE: dict[str, Emit] = {
     "sqrt": square_root,
     **{name: elementary(function) for name, function in ELEMENTARY.items()},
     "power": to_power,
-    "cast": same,
-    "detach": same,
+    "cast": identity,
+    "detach": identity,
 }
 
 # As NumPy has it, the sum of two booleans is their "or", their product is their "and".

@@ -49,12 +49,12 @@ def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
     if is_single(x.type):
         wide = code.fpext(x, register_type("float64", width_of(x)))
         value = exp(code, code.fmul(log(code, magnitude(code, wide)), code.splat(wide.type, c)))
-        return code.fptrunc(of_any_sign(code, wide, value, exponent), x.type)
+        return code.fptrunc(with_special_cases(code, wide, value, exponent), x.type)
     scaled_log = times(code, log_pair(code, magnitude(code, x)), c)
-    return of_any_sign(code, x, exp_of_pair(code, scaled_log), exponent)
+    return with_special_cases(code, x, exp_of_pair(code, scaled_log), exponent)
 
 
-def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
+def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
     """Writes code for x^exponent of any x, given |x|^exponent, which is wrong for zeros and infinities."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     size = magnitude(code, x)
@@ -91,9 +91,9 @@ def log_pair(code: Code, x: ir.Value) -> Pair:
     low = code.fused(z.low, code.splat(x.type, float(rest[0])), sum_.low)
     series = Pair(sum_.high, code.fadd(low, code.splat(x.type, float(first - Fraction(float(first))))))
     odd = times(code, s, times(code, z, series))
-    log_f = plus(code, Pair(code.fmul(two, s.high), code.fmul(two, s.low)), odd)
+    log_f = add_pairs(code, Pair(code.fmul(two, s.high), code.fmul(two, s.low)), odd)
     high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(DOUBLE))
-    return plus(code, Pair(code.fmul(k, high), code.fmul(k, low)), log_f)
+    return add_pairs(code, Pair(code.fmul(k, high), code.fmul(k, low)), log_f)
 
 
 @cache
@@ -112,7 +112,7 @@ def ordered_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
     return Pair(high, code.fsub(b, code.fsub(high, a)))
 
 
-def plus(code: Code, a: Pair, b: Pair) -> Pair:
+def add_pairs(code: Code, a: Pair, b: Pair) -> Pair:
     """Writes code for the sum of two numbers, each the sum of two floats, where |a| >= |b| or a is 0."""
     total = ordered_sum(code, a.high, b.high)
     return ordered_sum(code, total.high, code.fadd(total.low, code.fadd(a.low, b.low)))
@@ -140,14 +140,14 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
     high = code.fmul(a, b)
     if code.target.has_fused:
         return Pair(high, code.fused(a, b, code.fneg(high)))
-    (a1, a2), (b1, b2) = halves(code, a), halves(code, b)
+    (a1, a2), (b1, b2) = split_bits(code, a), split_bits(code, b)
     low = code.fsub(code.fmul(a1, b1), high)
     for left, right in ((a1, b2), (a2, b1), (a2, b2)):
         low = code.fadd(low, code.fmul(left, right))
     return Pair(high, low)
 
 
-def halves(code: Code, a: ir.Value) -> Pair:
+def split_bits(code: Code, a: ir.Value) -> Pair:
     """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact."""
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))

@@ -52,18 +52,18 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
     large = code.and_(large, code.fcmp_ordered("<", size, code.splat(x.type, inf)))
-    quick = (quickly_single if single else quickly)(code, x)
-    anywhere = large
+    fast = (reduce_small_single if single else reduce_small)(code, x)
+    any_large = large
     if isinstance(large.type, ir.VectorType):
-        anywhere = code.function_call(f"llvm.vector.reduce.or.{mangled(large.type)}", I1, [large])
+        any_large = code.function_call(f"llvm.vector.reduce.or.{mangled(large.type)}", I1, [large])
     before = code.block
-    with code.when(anywhere):
-        slow = slowly(code, x, quick)
+    with code.when(any_large):
+        slow = reduce_large(code, x, fast)
         inside = code.block
-    return Turned(*(either(code, a, before, b, inside) for a, b in zip(quick, slow, strict=True)))
+    return Turned(*(joined(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
 
 
-def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
+def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
     """Writes code that joins the results of two branches: `value` if control comes from `block`, `other` if
     it comes from `inside`.
     """
@@ -76,7 +76,7 @@ def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 # ---- ordinary angles ---------------------------------------------------------------------------------------
 
 
-def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def nearest_quarter(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, of which only the low
     bits count, and -n as a float.
     """
@@ -86,26 +86,26 @@ def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return as_integer(code, shifted), code.fsub(rounder, shifted)
 
 
-def quickly(code: Code, x: ir.Value) -> Turned:
+def reduce_small(code: Code, x: ir.Value) -> Turned:
     """Writes code that reduces angles, in float64 and up to `LARGEST`, to a multiple of π/2 and a remainder.
     The results for larger ones are wrong. Float64 angles come as near as 2^-60 to such a multiple.
     """
-    quarter, less = counted(code, x)
+    quarter, minus_quarter = nearest_quarter(code, x)
     first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
-    left = code.fused(less, first, x)  # exact, as are the next two products
-    left, lost = exact_sum(code, left, code.fmul(less, second))
-    left, lost_again = exact_sum(code, left, code.fmul(less, third))
-    low = code.fused(less, rest, code.fadd(lost, lost_again))
-    return Turned(quarter, *ordered_sum(code, left, low))
+    remainder = code.fused(minus_quarter, first, x)  # exact, as are the next two products
+    remainder, lost = exact_sum(code, remainder, code.fmul(minus_quarter, second))
+    remainder, lost_again = exact_sum(code, remainder, code.fmul(minus_quarter, third))
+    low = code.fused(minus_quarter, rest, code.fadd(lost, lost_again))
+    return Turned(quarter, *ordered_sum(code, remainder, low))
 
 
-def quickly_single(code: Code, x: ir.Value) -> Turned:
+def reduce_small_single(code: Code, x: ir.Value) -> Turned:
     """Writes code that reduces angles, which were float32, up to `LARGEST`, to a multiple of π/2 and a
     remainder. They come no nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
     """
-    quarter, less = counted(code, x)
+    quarter, minus_quarter = nearest_quarter(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
-    high = code.fused(less, rest, code.fused(less, first, x))
+    high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
     return Turned(quarter, high, code.splat(x.type, 0.0))
 
 
@@ -121,20 +121,20 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 # ---- large angles ------------------------------------------------------------------------------------------
 
 
-def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
+def reduce_large(code: Code, x: ir.Value, fast: Turned) -> Turned:
     """Writes a call that reduces the large angles of a register again, exactly.
 
-    quick: all angles as reduced by the fast method, which are right for the small ones.
+    fast: all angles as reduced by the fast method, which is right for the small ones.
     """
     with code.goto_entry_block():
-        slots = [code.alloca(value.type) for value in (x, *quick)]
-    for value, slot in zip((x, *quick), slots, strict=True):
+        slots = [code.alloca(value.type) for value in (x, *fast)]
+    for value, slot in zip((x, *fast), slots, strict=True):
         code.store(value, slot)
-    code.call(function(code), [*slots, code.number(width_of(x))])
+    code.call(large_angle_function(code), [*slots, code.number(width_of(x))])
     return Turned(*(code.load(slot) for slot in slots[1:]))
 
 
-def function(code: Code) -> ir.Function:
+def large_angle_function(code: Code) -> ir.Function:
     """Returns the LLVM function that reduces the large angles of an array, written at its first use in a
     module. Its arguments are addresses of x, quarter, high and low, and their count.
     """
@@ -152,13 +152,13 @@ def function(code: Code) -> ir.Function:
         size = magnitude(inner, number)
         above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))
         with inner.when(inner.and_(above, inner.fcmp_ordered("<", size, inner.splat(size.type, inf)))):
-            for value, place in zip(far(inner, number), results, strict=True):
+            for value, place in zip(reduce_one_large(inner, number), results, strict=True):
                 inner.write(value, inner.at(place, offset), 8)
     inner.ret_void()
     return made
 
 
-def far(code: Code, x: ir.Value) -> Turned:
+def reduce_one_large(code: Code, x: ir.Value) -> Turned:
     """Writes code that reduces one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
     with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192 bits from
     there on the product with m is taken modulo 4, and of that the first 128 bits.
@@ -175,11 +175,11 @@ def far(code: Code, x: ir.Value) -> Turned:
     product = code.add(code.shl(code.mul(m, first), places), product)
     nearest = code.add(product, ir.Constant(I128, 2**125))
     quarter = code.trunc(code.lshr(nearest, ir.Constant(I128, 126)), I64)
-    left, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
+    remainder, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
     half_pi = pi() / 2
     high_part = float(half_pi)
     parts = Pair(code.splat(x.type, high_part), code.splat(x.type, float(half_pi - Fraction(high_part))))
-    high, low = times(code, as_pair(code, left), parts)
+    high, low = times(code, as_pair(code, remainder), parts)
     total = ordered_sum(code, high, low)
     is_negative = code.icmp_signed("<", bits, code.number(0))
     quarter = code.select(is_negative, code.neg(quarter), quarter)
@@ -252,8 +252,8 @@ def arctan_of_inverse(n: int) -> int:
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
     """Splits π/2 into `count` numbers of few bits, whose products with integers are exact, and the rest."""
     parts: list[Fraction] = []
-    left, place = pi() / 2, PART_BITS - 1
+    remainder, place = pi() / 2, PART_BITS - 1
     for _ in range(count):
-        parts.append(Fraction(int(left * 2**place), 2**place))
-        left, place = left - parts[-1], place + PART_BITS
-    return (*parts, left)
+        parts.append(Fraction(int(remainder * 2**place), 2**place))
+        remainder, place = remainder - parts[-1], place + PART_BITS
+    return (*parts, remainder)

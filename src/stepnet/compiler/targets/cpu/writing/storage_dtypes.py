@@ -69,9 +69,9 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
     value = single(code, value)
     bits = bits_of(code, value)
 
-    def number(of: int) -> ir.Constant:
+    def number(constant: int) -> ir.Constant:
         """Makes a vector of this integer constant, with as many elements as the floats have."""
-        return code.splat(bits.type, of)
+        return code.splat(bits.type, constant)
 
     odd = code.and_(code.lshr(bits, number(16)), number(1))
     near = code.add(bits, code.add(odd, number(0x7FFF)))
@@ -87,21 +87,21 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
         return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
 
-    def number(of: int) -> ir.Constant:
+    def number(constant: int) -> ir.Constant:
         """Makes a vector of this integer constant, with as many elements as the float16 have."""
-        return code.splat(half.type, of)
+        return code.splat(half.type, constant)
 
     size = code.and_(half, number(0x7FFF))
     sign = code.shl(code.and_(half, number(0x8000)), number(16))
     shifted = code.shl(size, number(13))
     normal = code.add(shifted, number((127 - 15) << 23))
-    endless = code.or_(shifted, number(INFINITY))
-    loud = code.icmp_unsigned(">", size, number(0x7C00))
-    endless = code.select(loud, code.or_(endless, number(0x400000)), endless)
+    special = code.or_(shifted, number(INFINITY))
+    is_signalling = code.icmp_unsigned(">", size, number(0x7C00))
+    special = code.select(is_signalling, code.or_(special, number(0x400000)), special)
     count = code.sitofp(size, register_type("float32", width_of(value)))
     small = bits_of(code, code.fmul(count, code.splat(count.type, 2.0**-24)))
     absolute = code.select(code.icmp_unsigned("<", size, number(0x0400)), small, normal)
-    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, endless)
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, special)
     return single_of(code, code.or_(absolute, sign))
 
 
@@ -112,9 +112,9 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
     bits = bits_of(code, value)
 
-    def number(of: int) -> ir.Constant:
+    def number(constant: int) -> ir.Constant:
         """Makes a vector of this integer constant, with as many elements as the floats have."""
-        return code.splat(bits.type, of)
+        return code.splat(bits.type, constant)
 
     size = code.and_(bits, number(ABSOLUTE))
     sign = code.and_(code.lshr(bits, number(16)), number(0x8000))
@@ -125,11 +125,11 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
     small = code.fadd(single_of(code, size), code.splat(value.type, 0.5))
     small = code.sub(bits_of(code, small), number(0x3F000000))
     payload = code.and_(code.lshr(size, number(13)), number(0x3FF))
-    endless = code.select(
+    special = code.select(
         code.icmp_unsigned(">", size, number(INFINITY)), code.or_(payload, number(0x7E00)), number(0x7C00)
     )
     absolute = code.select(code.icmp_unsigned("<", size, number((127 - 14) << 23)), small, normal)
-    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, endless)
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, special)
     return code.trunc(code.or_(absolute, sign), like(value, I16))
 
 

@@ -38,12 +38,12 @@ ARCTAN_DEGREE = {True: 5, False: 12}
 
 def sin(code: Code, x: ir.Value) -> ir.Value:
     """Writes code for the sine of each element of x."""
-    return unless_tiny(code, x, circular(code, x, 0))
+    return unless_tiny(code, x, shifted_sine(code, x, 0))
 
 
 def cos(code: Code, x: ir.Value) -> ir.Value:
     """Writes code for the cosine of each element of x, as sin(x + π/2)."""
-    return circular(code, x, 1)
+    return shifted_sine(code, x, 1)
 
 
 def tan(code: Code, x: ir.Value) -> ir.Value:
@@ -66,11 +66,11 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
     return unless_tiny(code, x, code.fadd(high, code.fadd(low, code.fdiv(above.low, below.high))))
 
 
-def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
-    """Writes code for sin(x + ahead π/2) of each element: the sine for `ahead` 0, the cosine for 1."""
+def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
+    """Writes code for sin(x + quarter_turns π/2) of each element: the sine for 0, the cosine for 1."""
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
-    quarter = code.add(angle.quarter, code.splat(angle.quarter.type, ahead))
+    quarter = code.add(angle.quarter, code.splat(angle.quarter.type, quarter_turns))
     sine, cosine = (total(code, part(code, angle, single)) for part in (sine_of, cosine_of))
     value = code.select(has_bit(code, quarter, 1), cosine, sine)
     result = code.select(has_bit(code, quarter, 2), code.fneg(value), value)
@@ -128,7 +128,7 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
             code.select(middle, code.splat(x.type, eighths[part]), code.splat(x.type, 0.0)),
         )
         for part in (0, 1)
-        for eighths, quarters in [(parts_of(pi() / 4, single), parts_of(pi() / 2, single))]
+        for eighths, quarters in [(high_and_low(pi() / 4, single), high_and_low(pi() / 2, single))]
     )
     value = code.fadd(high, code.fadd(t, code.fadd(tail, low)))
     return unless_tiny(code, x, with_sign(code, value, x))
@@ -183,7 +183,7 @@ def arctan_series(degree: int) -> list[Fraction]:
     return economised_even(series, LARGEST_TANGENT, degree)
 
 
-def parts_of(value: Fraction, single: bool) -> tuple[float, float]:
+def high_and_low(value: Fraction, single: bool) -> tuple[float, float]:
     """Splits a number into itself rounded to float32 or float64, and the rounding error."""
     high = float(np.float32(value)) if single else float(value)
     return high, float(value - Fraction(high))
