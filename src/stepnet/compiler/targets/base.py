@@ -116,11 +116,11 @@ class Begun(Protocol):
         ...
 
     def run(self) -> None:
-        """Runs the kernels of the chain, one after the other, which fills the result arrays of all calls."""
+        """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
     def frozen(self) -> "FrozenChain | None":
-        """Prepares the chain for later runs on other arrays; None if that would not be faster."""
+        """Prepares the chain (kernels that run as one) for later runs on other arrays; None if not faster."""
         ...
 
 
@@ -138,7 +138,7 @@ class BegunFrozen(Protocol):
         ...
 
     def run(self) -> None:
-        """Runs the kernels of the chain, one after the other, which fills the result arrays."""
+        """Runs the kernels, one after the other, on the arrays added for each, which fills all results."""
         ...
 
 
@@ -147,7 +147,7 @@ class FrozenChain(Protocol):
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of memory that the prepared chain holds."""
+        """The bytes of memory that this prepared chain of kernels holds."""
         ...
 
     def started(self) -> BegunFrozen:
@@ -163,7 +163,7 @@ class Chain(Protocol):
         ...
 
     def release(self) -> None:
-        """Frees the chain's memory. The chain may not be run afterwards."""
+        """Frees the memory of the kernels that run as one. They may not be run afterwards."""
         ...
 
 
@@ -183,7 +183,9 @@ class Steps(Protocol):
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics of these rows as changed, to be read again. Initially all are marked."""
+        """Marks the statics (constant inputs) of these rows as changed, to be read again; at first all
+        are.
+        """
         ...
 
 

@@ -61,7 +61,7 @@ class FrozenParts:
     bytes: int
 
     def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-        """Runs the prepared parts in order on a call's arrays, initial memories None for zeros."""
+        """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
@@ -146,7 +146,7 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
     """
 
     def step(values: Values) -> None:
-        """Runs the part, and adds its results to the values of the net's nodes."""
+        """Runs the part on the values, by node of the net, and adds its results to them."""
         results = run_part(place, values, frame)
         values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
@@ -167,7 +167,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     reads, run = PartReads(part), frozen.run
 
     def step(values: Values) -> None:
-        """Runs the prepared part on the values that it reads, and adds its results to them."""
+        """Runs the prepared part on the values, by node of the net, and adds its results to them."""
         values.update(reads.named(run(*reads.of(values))))
 
     return step, frozen.bytes
@@ -190,7 +190,7 @@ def frozen_run(run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] |
     parts = [PartReads(part) for part in run.parts]
 
     def step(values: Values) -> None:
-        """Runs the prepared chain on the values that its parts read, and adds their results to them."""
+        """Runs the prepared chain on the values, by node of the net, and adds its parts' results to them."""
         again = frozen.started()
         for reads in parts:
             values.update(reads.named(again.add(*reads.of(values))))
@@ -229,7 +229,7 @@ def frozen_end(part: Part, frame: Frame) -> Step:
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
-        """Selects one step of each sequence, and adds the result to the values of the net's nodes."""
+        """Selects one step of each sequence from the values, by node of the net, and adds the result."""
         values[result] = sequences.ends(values[read], first)
 
     return step

@@ -41,7 +41,7 @@ class KeptPlain:
     """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        """Prepares a call of a part's kernel on copies of these arrays, of `count` values each."""
+        """Prepares a call of a part's kernel on copies of its inputs, which have `count` values each."""
         self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
@@ -55,7 +55,7 @@ class KeptPlain:
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the part on arrays of `count` values; returns its outputs, valid until the next run."""
+        """Runs the part on inputs with `count` values; returns its outputs, valid until the next run."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]

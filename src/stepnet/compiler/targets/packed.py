@@ -197,4 +197,4 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Does nothing: each step reads the statics again, so changed ones need no notice."""
+        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice."""

@@ -52,7 +52,7 @@ class Frame:
         return frame
 
     def values(self, extent: Extent) -> Call:
-        """Returns a call without arrays for all values at an extent, for nodes without a recurrence."""
+        """Returns a call that has only positions, for nodes without a recurrence at an extent. Cached."""
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
             # Few values need not be divided anew: they can keep the sequences that they belong to, if known.
@@ -62,13 +62,13 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call without arrays for the sequences along an extent's last axis, made once."""
+        """Returns a call that has only positions, of the sequences along an extent's last axis. Cached."""
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """Makes a call without arrays for the sequences along the last axis of an extent."""
+        """Makes a call that has only positions, those of sequences along an extent's last axis, no arrays."""
         if self.gaps is not None and extent == STEPS:
             return Call(self.gaps, step_offset=self.segments.begun)
         segments = self.segments

@@ -121,13 +121,11 @@ class PartsKernel:
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """Computes what depends on parameters alone, to be done once; returns parameters and values by
-        node.
-        """
+        """Computes, once, what depends on parameters alone; returns it with the parameters, by node."""
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
-        """Makes a kernel that can be called, from parameters given by node of the schedule's net."""
+        """Makes a kernel that can be called, with parameters (weights) given by node of the net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -280,7 +278,7 @@ class BoundParts:
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> PartRun:
-            """Makes the group of the parts at these positions, with a chain if there are several."""
+            """Groups the parts at these positions, with a chain of their kernels if there are several."""
             members = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
             chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None

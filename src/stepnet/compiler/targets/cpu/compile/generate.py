@@ -62,7 +62,7 @@ def write_functions(
 
 
 def write_run(module: ir.Module, prefix: str, program: Lowered, target: Processor) -> None:
-    """Writes the function `run` of a lowered plan, which runs all steps of a call on its lanes."""
+    """Writes the function `run` of a lowered plan, which runs all steps of the sequences of a call."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 

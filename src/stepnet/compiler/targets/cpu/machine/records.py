@@ -184,7 +184,7 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """Assigns a new field to a value that is stored fiber by fiber, as `count` elements with padding."""
+        """Assigns memory to a matrix that is stored fiber by fiber, as `count` elements with padding."""
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:

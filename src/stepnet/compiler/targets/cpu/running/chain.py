@@ -94,7 +94,7 @@ class PreparedChain:
         kind: type[PreparedTasks] = PreparedTasks,
         pauses: bool = True,
     ) -> None:
-        """Allocates a workspace for each set of lanes of each kernel, and prepares the tasks of each wave."""
+        """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels."""
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
             [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
@@ -137,8 +137,9 @@ class PreparedChain:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
-        """Writes the arguments of the calls, one for each kernel, into the workspaces. arrays: the arrays of
-        each call. sets: for each call, its sets of lanes with their arguments.
+        """Writes the arguments of the calls, one for each kernel, into the workspaces (scratch memory).
+        arrays: the arrays of each call. sets: for each call, the arguments of each thread's lanes (slots that
+        run sequences).
         """
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
@@ -172,10 +173,9 @@ class KernelChain:
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Returns workspaces for calls, one for each kernel, with all arguments written: those of an earlier
-        run of the same shape, or new ones.
-
-        ending: makes the sets of lanes of a single call whose sequences may end early.
+        """Returns workspaces (scratch memory) for calls, one for each kernel, with all arguments written.
+        They are those of an earlier run of the same shape, or new ones. ending: distributes the sequences of
+        a single call if these may end early.
         """
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)

@@ -60,9 +60,8 @@ class Room:
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call.
-
-        space: the workspace of the set of lanes.
+        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call. space:
+        the workspace (scratch memory and arguments) that uses the buffer.
         """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
@@ -109,7 +108,7 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """Makes the arguments `ENDING` of a set of lanes, by its number. Output buffers follow later."""
+        """Makes the arguments `ENDING` of one thread's lanes (slots that run sequences), by its number."""
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
@@ -155,7 +154,7 @@ class Ending:
         return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
 
     def make_room(self) -> None:
-        """Allocates new output buffers, during a pause, for the sets of lanes whose buffer is full."""
+        """Allocates new output buffers, during a pause, for the threads whose buffer is full."""
         for room, space in zip(self.rooms, self.spaces, strict=True):
             if room.words[PLACE["is_full"]]:
                 room.keep()

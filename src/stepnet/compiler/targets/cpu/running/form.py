@@ -167,7 +167,7 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """Returns the largest number of steps that lanes run before they take new sequences, for a call whose
+    """Returns the largest number of steps that run before free slots take new sequences, for a call whose
     sequences may end early.
     """
     assert call.until is not None

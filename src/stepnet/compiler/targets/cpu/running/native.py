@@ -60,7 +60,7 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> ArrayKinds:
-        """Determines which arrays every call of the kernel has, and their types."""
+        """Determines the kinds and types of arrays that every call of the kernel reads and writes."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
@@ -142,13 +142,13 @@ class Native:
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
-        """Allocates scratch memory and arguments of a set of lanes, with the parameters of `Workspace`."""
+        """Allocates scratch memory and arguments to run some sequences; `Workspace` has the parameters."""
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
-        """Lists the arguments of the machine code for a call and a set of lanes. ticks: the number of clock
-        ticks after which the machine code returns, even if it is not done; 0 for no limit. lanes: the
-        arguments that describe the set of lanes.
+        """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences).
+        ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
+        no limit. lanes: the arguments that describe the set of lanes.
         """
         before = 0
         if self.compiled.counts:

@@ -101,7 +101,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the layout of sequences at these positions, computed once and kept with them."""
+        """Returns the lengths and lanes of sequences at these positions; computed once, kept with them."""
         laid = positions.derived.get(KNOWN)
         if laid is None:
             laid = positions.derived[KNOWN] = cls(positions)
@@ -113,8 +113,8 @@ class SequenceLayout:
         return np.zeros(self.rows, np.int64)
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Divides the sequences into at most `count` sets of lanes, one for each thread; returns the
-        arguments of each set. seconds: the estimated time of the whole call.
+        """Divides the sequences into at most `count` sets of lanes (slots that run sequences), one for each
+        thread; returns the arguments of each set. seconds: the estimated time of the whole call.
         """
         even = seconds >= EVEN_SECONDS
         known = self._sets.get((count, even))
@@ -124,8 +124,9 @@ class SequenceLayout:
         return known
 
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
-        """Assigns sequences to the lanes of each set, of at most `count` sets; no sets if all sequences are
-        empty. even: whether to use only as many lanes as can stay active until the end.
+        """Assigns sequences to lanes (slots that run sequences), in at most `count` sets, one for each
+        thread; no sets if all sequences are empty. even: whether to use only as many lanes as can stay active
+        until the end.
         """
         if not self.filled:
             return []
@@ -137,21 +138,20 @@ class SequenceLayout:
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
-        """Returns the largest number of lanes per set, a power of two, that can all stay busy until the end.
-
-        count: the number of sets.
+        """Returns the largest number, a power of two, of lanes (slots that run sequences) per thread that can
+        all stay busy until the end. count: the number of threads.
         """
         working = max(1, self.steps // (self.longest * count))
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """Returns the number of lanes of a set, and the arguments by which machine code finds them."""
+        """Returns the number of lanes (slots for sequences), and the arguments that describe them."""
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Lists the arguments of sets of lanes that take sequences from one queue, as they may end early.
-        order: the sequences in the queue. endings: the arguments `ENDING` of each set.
+        """Lists the arguments of threads that take sequences from one queue during the call, as these may end
+        early. order: the sequences in the queue. endings: the arguments `ENDING` of each thread.
         """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

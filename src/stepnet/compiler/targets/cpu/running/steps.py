@@ -135,9 +135,8 @@ class RowSteps:
         return Arranged(prepared, tuple(shares))
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
-        """Returns the workspaces for `sets` sets of at most `room` lanes each, made at first use.
-
-        together: the number of threads that share each step.
+        """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at
+        first use. together: the number of threads that share each step.
         """
         key = sets, together, room
         prepared = self.prepared.get(key)

@@ -21,7 +21,7 @@ class SumsCode:
     """Writer of the code that adds each row of a sequence to the sequence's sum, which begins with zeros."""
 
     def __init__(self, code: Code, dtype: str, words: ir.Value) -> None:
-        """Writes loads of all arguments of the function from the pointer `words`."""
+        """Writes loads of the function's arguments from memory. words: the pointer to them."""
         self.code, self.dtype, self.itemsize = code, dtype, np.dtype(dtype).itemsize
         self.width = code.target.vector_bytes // self.itemsize
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}

@@ -38,8 +38,8 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
 def block_rows(layout: Layout) -> int:
-    """Returns the largest number of rows (lanes x steps) that work outside the loop processes at a time, so
-    that their values fit into a cache.
+    """Returns the largest number of rows (sequences x steps) that work outside the loop processes at a time,
+    so that their values fit into a cache.
     """
     # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
     # evict the parameters of the steps from the last cache.

@@ -203,7 +203,7 @@ class OrderWords:
     """Access, in generated code, to the words of orders (tasks that threads run together)."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
-        """Takes the builder and the pointer to the words."""
+        """Takes the builder of the code, and the pointer to the words of the orders at run time."""
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
@@ -309,7 +309,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
     code.store(first, worker_cell)
 
     def wanted() -> ir.Value:
-        """Writes the test whether more workers are wanted and the list has further ones."""
+        """Writes the test whether to go on: more workers are wanted, and the list has further ones."""
         more = code.icmp_signed("<", code.load(place_cell), orders.word("most"))
         return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
 
