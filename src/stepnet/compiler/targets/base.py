@@ -183,9 +183,7 @@ class Steps(Protocol):
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics (constant inputs) of these rows as changed, to be read again; at first all
-        are.
-        """
+        """Marks the statics (constant inputs) of these rows as changed, to be read again. First, all are."""
         ...
 
 

@@ -182,7 +182,7 @@ class BoundParts:
 
     @computed_once
     def traced_form(self) -> NetForm:
-        """The kinds of inputs and results of the net as traced: the order in which calls have them."""
+        """The inputs and results, by kind, of the net as traced: calls have their arrays in this order."""
         return NetForm(self.schedule.traced)
 
     @computed_once

@@ -228,7 +228,7 @@ class PackedWeights:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the weights, for the bound of the cache."""
+        """The size in bytes of these weights, for the bound of the cache that holds them."""
         return sum(memory.array.size for memory in self.memories.values())
 
 

@@ -110,7 +110,7 @@ class RowAllocator:
     """Allocator of arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        """Takes the shape and the dtype of one row."""
+        """Takes the shape and the dtype of one row of the arrays to be made."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
 

@@ -233,7 +233,7 @@ class Started:
     """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def __init__(self, chain: KernelChain) -> None:
-        """Begins a run of a chain, without calls yet."""
+        """Begins a run of a chain of kernels, to which no calls are added yet."""
         self.chain = chain
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
@@ -333,7 +333,7 @@ class StartedFrozen:
     """Run of a prepared chain: takes the arrays of each kernel, in order, and then runs all kernels."""
 
     def __init__(self, frozen: Frozen) -> None:
-        """Begins a run of a prepared chain, without arrays yet."""
+        """Begins a run of a prepared chain of kernels, to which no arrays are added yet."""
         self.frozen = frozen
         self.arrays: list[CallArrays] = []
 

@@ -74,7 +74,12 @@ class ArrayKinds:
         axes: Sequence[Axis] = (),
         padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
-        """Makes allocators for the arrays that the class describes."""
+        """Makes allocators for the arrays of a kernel's calls, from the types of its results and memories.
+
+        finish: the work after the loop; None if there is none.
+        record: the bytes of a sequence's values that are computed once; 0 for none.
+        padded: by kind and position of an array, the type and the padded size of its rows.
+        """
         self.outputs, self.rows = (
             [RowAllocator(t.shape, t.dtype) for t in types] for types in (outputs, rows)
         )

@@ -125,7 +125,7 @@ class Native:
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether calls may end sequences early, by a condition that the step computes."""
+        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step."""
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
@@ -142,7 +142,12 @@ class Native:
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
-        """Allocates scratch memory and arguments to run some sequences; `Workspace` has the parameters."""
+        """Allocates scratch memory and arguments for a kernel to run some sequences.
+
+        lanes, together: the numbers of sequences at a time, and of threads that share each step.
+        room: the number of steps of inner sequences that there is memory for.
+        ends, block: whether sequences may end early, and the most steps of a block (0: no limit).
+        """
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:

@@ -36,7 +36,7 @@ class PreparedTasks:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
-        """Prepares tasks to be run by calling this object, with the parameters of the class."""
+        """Prepares tasks of machine code to be run by calling this object, on one thread or several."""
         for space in spaces:
             space.begin()
         self.pausing: Sequence[Workspace] = spaces if pauses else ()
@@ -51,7 +51,7 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object by which threads run several tasks, with the parameters of the class."""
+        """Makes the object that runs several tasks on at most `most` threads, waking those that sleep."""
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
@@ -98,7 +98,7 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object by which threads run the tasks, without waking those that sleep."""
+        """Makes the object that runs several tasks on at most `most` threads, of those that are awake."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:

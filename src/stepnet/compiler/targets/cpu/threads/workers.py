@@ -137,7 +137,7 @@ class Orders:
         wake: bool = True,
         most: int | None = None,
     ) -> None:
-        """Writes the tasks into memory that machine code reads."""
+        """Writes tasks (functions of machine code and their arguments) into memory that it reads."""
         self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)
         self.most = self.count if most is None else min(most, self.count)
@@ -189,7 +189,7 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        """Begins without a limit."""
+        """Begins without a limit on threads."""
         self._until = self._seconds = 0.0
         self._left = 1
         self.noted = False  # whether any thread was ever late
@@ -215,7 +215,7 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        """Makes an empty pool."""
+        """Makes an empty pool of worker threads."""
         self.first = np.zeros(2, np.int64)
         self.workers: list[Worker] = []
         self.forget()
