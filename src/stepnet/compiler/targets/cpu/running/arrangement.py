@@ -123,7 +123,8 @@ class Arranger:
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether the kernels of a line run over the same sequences, so that their steps correspond.
+    """Tells whether the kernels at the positions `line` run over the same sequences, so that their steps
+    correspond.
 
     laid: the layout of sequences of every kernel's call.
     """
