@@ -199,7 +199,7 @@ def opened(path: str) -> OneDnnLibrary:
 
 def check_descriptors(made: OneDnnLibrary) -> None:
     """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them. This
-    checks the constants of dtypes and layouts, which no header provides.
+    checks that the constants of dtypes and layouts are those of the loaded version.
     """
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():

@@ -146,7 +146,7 @@ class Native:
 
         lanes, together: the numbers of sequences at a time, and of threads that share each step.
         room: the number of steps of inner sequences that there is memory for.
-        ends, block: whether sequences may end early, and the most steps of a block (0: no limit).
+        ends, block: whether sequences may end early, and the most steps of a block (0: as many as fit).
         """
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
