@@ -44,14 +44,14 @@ __all__ = [
 
 
 def onednn() -> Engine:
-    """Makes the engine that runs cells on oneDNN; imports it at first use."""
+    """Makes the engine that runs cells on oneDNN, which is imported only when it is used."""
     from stepnet.compiler.targets.onednn.engine import OneDnnEngine
 
     return OneDnnEngine()
 
 
 def interpreter() -> Engine:
-    """Makes the engine that interprets nets with NumPy; imports it at first use."""
+    """Makes the engine that interprets nets with NumPy. Imports it only now, which saves time at startup."""
     from stepnet.compiler.targets.interpreter import Interpreter
 
     return Interpreter()
@@ -65,17 +65,17 @@ GROUP = "stepnet.targets"
 
 @cache
 def engine(name: str) -> Engine:
-    """Makes, once, the engine with a name of the table, or of an installed package."""
+    """Makes an engine of stepnet or of an installed package, by its name; once per process."""
     return run_without_fork(ENGINES.get(name) or loaded(installed(GROUP)[name], "engine"))
 
 
 def engine_names() -> tuple[str, ...]:
-    """Returns the names that `engine=` accepts, besides "auto"."""
+    """Returns the names of engines that the argument `engine=` accepts, besides "auto"."""
     return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 
 def engine_named(name: str) -> Engine:
-    """Returns the engine called `name`; raises `InputError` for any other name."""
+    """Returns the engine called `name`; raises `InputError`, with the known names, for any other."""
     if name not in ENGINES and name not in installed(GROUP):
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
@@ -83,8 +83,8 @@ def engine_named(name: str) -> Engine:
 
 
 def checked_engine(asked: Any) -> Order:
-    """Checks an argument `engine=`, and returns the name or names as a hashable value; raises `InputError` if
-    unknown.
+    """Checks the user's argument `engine=`, a name, "auto" or a list of names; returns it as a name or a
+    tuple, which can be hashed. Raises `InputError` for anything else.
     """
     if isinstance(asked, str):
         if asked != "auto":
@@ -102,17 +102,17 @@ def checked_engine(asked: Any) -> Order:
 
 
 def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the engines in the order to try them."""
+    """Returns the names of engines in the order to try them, "auto" replaced by the default order."""
     names = (asked,) if isinstance(asked, str) else asked
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
 def gradient_order(asked: Any) -> Order:
-    """Returns the engines for gradients: those requested without onednn, and llvm if onednn is the only
-    one.
+    """Returns the engines for gradients: those requested (as `engine=`) without onednn; llvm if onednn is the
+    only one.
 
-    A gradient is a net whose recurrences also return the values that their gradients read. No cell of
-    oneDNN returns these.
+    A gradient is a net whose recurrences also return the values that their gradients read. No cell of oneDNN
+    returns these.
 
     >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
     (('llvm',), ('interpret',), 'auto')
@@ -124,18 +124,19 @@ def gradient_order(asked: Any) -> Order:
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
-    """Returns the engines in the order to try them; raises `InputError` for unknown names."""
+    """Returns the engines that the argument `engine=` names, in the order to try them; raises `InputError`
+    for unknown names.
+    """
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
-    """Chooses the first engine that does not refuse a schedule; returns it with the refusals of the engines
-    before it.
+    """Chooses the first requested engine that does not refuse a schedule; several are joined into one engine
+    if the schedule's parts need different ones.
 
-    Raises `RefusedError` if all refuse.
+    asked: the argument `engine=`: a name, "auto", or several in order of preference.
 
-    For a schedule of several parts it is an engine that runs each part on the first engine that does not
-    refuse it.
+    Returns the engine, and by name the refusals of those before it. Raises `RefusedError` if all refuse.
     """
     reasons: dict[str, str] = {}
     engines = engines_of(asked)

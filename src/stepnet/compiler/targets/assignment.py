@@ -34,14 +34,14 @@ Refusals = dict[str, str]
 
 
 class EngineChoice(NamedTuple):
-    """Engine of a part, None if all refuse, and the refusals of the engines before it."""
+    """Engine of a part, None if all refuse, and the refusals of the engines before it by name."""
 
     engine: Engine | None
     refusals: Refusals
 
 
 def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
-    """Chooses the first of these engines that does not refuse a plan."""
+    """Chooses the first engine that runs a plan, None if all refuse; returns it with their refusals."""
     refusals: Refusals = {}
     for engine in engines:
         reason = engine.refuse_plan(plan)
@@ -53,42 +53,42 @@ def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
 
 @dataclass(frozen=True)
 class AssignedEngines:
-    """Engine made of several engines: each part runs on the first that does not refuse it."""
+    """Engine made of several engines: each part of a schedule runs on the first that does not refuse it."""
 
     engines: tuple[Engine, ...]
 
     @property
     def name(self) -> str:
-        """The names of all engines."""
+        """The names of all engines, separated by commas, for messages."""
         return ", ".join(engine.name for engine in self.engines)
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns the reasons why all engines refuse some part; None if each part has an engine."""
+        """Returns the reasons why all engines refuse some part of a schedule; None if none is refused."""
         return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Returns the reasons why all engines refuse a plan; None if one does not."""
+        """Returns the reasons why all engines refuse a plan, as text; None if at least one runs it."""
         engine, refusals = choice(plan, self.engines)
         return None if engine else "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule, with every part compiled by its engine."""
+        """Compiles each part of a schedule by its first engine that accepts it; returns the kernel of all."""
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles a plan by the first engine that does not refuse it."""
+        """Compiles the plan of one part by the first engine that does not refuse it; returns its kernel."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes a value over all rows with NumPy."""
+        """Computes the value of a node that combines all rows, from the values of its inputs, with NumPy."""
         return total_of(node, list(operands))
 
 
 def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """Returns the engine for a schedule: a single one if it runs all parts, else `AssignedEngines`; None if
-    a part has no engine.
+    """Returns an engine that runs all parts of a schedule; None if all engines refuse some part. This is one
+    of `engines` if it is the first choice of each part, else an `AssignedEngines` of all of them.
     """
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
@@ -97,10 +97,9 @@ def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
 
 
 def place(net: Net, engines: Sequence[Engine]) -> Schedule:
-    """Makes the schedule of a net for these engines, in order of preference.
-
-    Per-step work is absorbed into recurrences unless that requires a later engine. If the first engine runs
-    the net with all such work absorbed, nothing else is tried.
+    """Makes the schedule of a net (its parts in the order they run) for several engines. Per-step work is
+    absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
+    with all such work absorbed, nothing else is tried. engines: the engines in order of preference.
     """
     whole = schedule(absorb(net))
     if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
@@ -109,8 +108,8 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     known, plans = dict[str, int](), Plans()
 
     def rank(net: Net, number: int) -> int:
-        """Returns the rank of the engine of a recurrence, which depends on the node and on which results are
-        read.
+        """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
+        with its results that are read; `len(engines)` if none does.
         """
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))
@@ -124,7 +123,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
-        """Tells whether the recurrence after a move runs on an engine as early as before."""
+        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before."""
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
         return max(rank(after, each) for each in made) <= rank(before, number)

@@ -66,7 +66,9 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions, without a condition for early ends."""
+        """Makes a call with other arrays at the same positions, for one part of a net. It has no condition
+        for early ends.
+        """
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
@@ -86,7 +88,7 @@ class Results(NamedTuple):
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays of all kinds: outputs, final, totals."""
+        """All result arrays in one list: outputs, then final values, then totals."""
         return [*self.outputs, *self.final, *self.totals]
 
 
@@ -96,10 +98,10 @@ OptionalArrays = Sequence[Array | None]
 
 @dataclass(frozen=True)
 class FrozenCall:
-    """Prepared call, to be run on other arrays of the same shapes by one thread at a time.
+    """Prepared call of a kernel, to be run on other arrays of the same shapes by one thread at a time.
 
     run: takes sequences, initial memories and statics, and returns the results.
-    bytes: the memory that the prepared call holds.
+    bytes: the number of bytes of memory that the prepared call holds.
     """
 
     run: Callable[[Arrays, OptionalArrays, Arrays], Results]
@@ -150,30 +152,30 @@ class FrozenRun(Protocol):
 
 
 class Begun(Protocol):
-    """Calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
+    """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def add(self, call: Call, /) -> Results:
-        """Adds the next call; returns its result arrays, which `run` will fill."""
+        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         ...
 
     def run(self) -> None:
-        """Computes the results of all calls."""
+        """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
     def frozen(self, links: Links, /) -> FrozenRun | None:
-        """Returns the prepared form of these calls, for other arrays; None if it would not be faster."""
+        """Prepares the chain (kernels that run as one) for later runs on other arrays; None if not faster."""
         ...
 
 
 class Chain(Protocol):
-    """Chain of kernels with their parameters, which run as one. Several threads may run it at a time."""
+    """Kernels bound to parameters that run as one. Several threads may run a chain at the same time."""
 
     def started(self) -> Begun:
-        """Begins a run, which takes the call of each kernel."""
+        """Begins one run of a chain of kernels. The caller then adds the call of each kernel, and runs it."""
         ...
 
     def release(self) -> None:
-        """Frees the chain's memory. The chain may not be run afterwards."""
+        """Frees the memory of the kernels that run as one. They may not be run afterwards."""
         ...
 
 
@@ -185,14 +187,15 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs a step of these rows on the current contents of the arrays.
+        """Returns a function that runs one step of some rows (sequences of a batch) on the current contents
+        of the arrays. It is valid until the next call of `of`, and a signal cannot interrupt it.
 
-        It is valid until the next call of `of`, and a signal cannot interrupt it.
+        rows: the indices of the rows.
         """
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics of these rows as changed. Initially those of all rows are marked."""
+        """Marks the statics (constant inputs) of these rows as changed, to be read again. First, all are."""
         ...
 
 
@@ -201,15 +204,15 @@ class Bound(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel accepts calls with `Call.until`.
-
-        The results of such a call are those of the steps that were taken: the final memories, and the outputs
-        of these steps, sequence after sequence, or with `last_only` the last output of each sequence.
+        """Tells whether the kernel accepts calls whose sequences may end before their last step
+        (`Call.until`). The results of such a call are those of the steps that were taken: the final
+        memories, and the outputs of these steps, sequence after sequence, or with `last_only` the last
+        output of each sequence.
         """
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters, also in prepared calls; returns False if that is not possible."""
+        """Replaces the kernel's parameters, also in prepared calls; returns False if that is not possible."""
         ...
 
     def release(self) -> None:
@@ -217,25 +220,25 @@ class Bound(Protocol):
         ...
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, and returns its results in new arrays."""
+        """Runs the kernel on the arrays of a call, and returns its results in new arrays."""
         ...
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Prepares this call; returns a function that runs it on the current contents of its arrays, into
-        `results`.
+        """Prepares a call for repeated runs on the same arrays, to save the time of preparing each. Returns a
+        function that runs it on their current contents and writes into the arrays of `results`.
         """
         ...
 
     def steps(self, call: Call, results: Results) -> "Steps":
-        """Prepares single steps of some rows of this call, from its memories into those of `results`.
-
-        Inputs and outputs of a step are the first entries of the arrays.
+        """Prepares single steps of some rows of a call, as a stream takes them. A step reads the memories of
+        `call` and writes those of `results`. The inputs and outputs of the rows that take it are the first
+        entries of the arrays.
         """
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls like this one, with the same lengths; None if that would not be faster than a
-        call.
+        """Prepares calls with other arrays of the same shapes and lengths as this one, to make them faster.
+        None if that would not be faster than a call.
         """
         ...
 
@@ -244,13 +247,13 @@ class Kernel(Protocol):
     """Compiled schedule."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """Binds the kernel to parameters, given in the net's order."""
+        """Binds the kernel to parameters (weights), given in the net's order; the result can be called."""
         ...
 
 
 @dataclass(frozen=True)
 class LowPrecisionCell:
-    """Low-precision implementation that an engine has for a recurrence.
+    """Implementation in low precision (int8 or bfloat16) that an engine has for a recurrence.
 
     reads: the positions of the sequences that need a quantization scale; empty if none does.
     text: its description, for the user.
@@ -265,15 +268,15 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for `engine=`."""
+        """The name of the engine in the user's argument `engine=`."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns the reason why this engine cannot run the schedule; None if it can."""
+        """Returns the reason why this engine cannot run a schedule (a net cut into parts); None if it can."""
         ...
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule that `refuse` accepts."""
+        """Compiles a schedule (a net cut into parts) that `refuse` accepts."""
         ...
 
     def refuse_plan(self, plan: Plan) -> str | None:
@@ -281,45 +284,45 @@ class Engine(Protocol):
         ...
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles a plan that `refuse_plan` accepts."""
+        """Compiles the plan of one part of a schedule, which `refuse_plan` must accept."""
         ...
 
 
 def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
-    """Returns the reason for the first part of a schedule that an engine refuses; None if it refuses none."""
+    """Returns why an engine cannot run a schedule, for the first part that it refuses; None if it can."""
     return next((reason for plan in schedule.plans if (reason := engine.refuse_plan(plan))), None)
 
 
 class LowEngine(Engine, Protocol):
-    """Engine that can run recurrences in the precision of their nodes."""
+    """Engine that can run recurrences in the precision (such as int8) that their nodes request."""
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns the cell for the recurrence of a plan, in its precision, or the reason why there is
-        none.
+        """Returns the engine's low-precision implementation of the recurrence of a plan, or text with the
+        reason why there is none.
         """
         ...
 
 
 @runtime_checkable
 class SharedEngine(Engine, Protocol):
-    """Engine whose threads share a call by estimated times, which explanations then show."""
+    """Engine that divides a call among threads by estimated times. Explanations then show the estimates."""
 
     def machine(self) -> Machine:
-        """Returns the properties of the processor that determine these times."""
+        """Returns the rates and cache sizes of the processor, from which the time of a call is estimated."""
         ...
 
     def load(self, plan: Plan) -> Load:
-        """Returns the work and the memory traffic of the steps of a plan."""
+        """Returns the work and memory traffic of a plan's steps, which determine its time."""
         ...
 
     def code_for(self) -> str | None:
-        """Names the processor that code is generated for, if the user chose it; None for this machine's."""
+        """Returns the name of the processor that code is generated for; None for this machine's own."""
         ...
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Returns the cell of an engine that runs any step and encodes the weights of its products; or why there
-    is none.
+    """Describes how a plan's recurrence runs with encoded weights, or returns why not, as text. It is for
+    engines that run any step so.
     """
     count = narrow_weights(plan.traced)
     if not count:

@@ -16,7 +16,7 @@ from stepnet.errors import InputError
 
 Array = np.ndarray
 STEPS = 255
-"""The largest uint8."""
+"""The largest code: the largest uint8."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Calibration:
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        """Raises `InputError` for scales that are not finite and positive, or a shift out of range."""
         numbers = np.array([self.scale, *self.weights], np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             raise InputError("the scales of a calibration are finite numbers above 0")
@@ -48,11 +49,11 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """Distance between neighbouring codes."""
+        """The difference between the values of neighbouring int8 codes: the quantization's resolution."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
-        """Quantizes values to uint8; raises `InputError` for NaN, which no whole number stands for."""
+        """Quantizes values to uint8 by the scale and the shift; raises `InputError` for NaN."""
         scaled = np.rint(np.asarray(values, np.float32) * self.scale + self.shift)
         if np.isnan(scaled).any():
             raise InputError("an input of a recurrence in int8 is NaN, which 8 bits cannot hold")
@@ -66,7 +67,8 @@ def check_keep(keep: Any) -> float:
 
 
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
-    """Computes the scale and the shift for inputs such as the samples, and for a memory within -1 to 1.
+    """Computes the scale and the shift of int8 quantization for inputs such as the samples, and for a memory
+    within -1 to 1.
 
     samples: arrays of any shape, finite.
     keep: the fraction of the numbers within the range; the others saturate, which makes the step finer.
@@ -91,10 +93,10 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
 
 
 def weight_scales(weights: Sequence[Any], largest: int = 127) -> tuple[float, ...]:
-    """Computes the scale of each unit of each gate, of weights [..., inputs, gates, hidden] that are scaled
-    together.
+    """Computes the scale of int8 quantization for each unit of each gate, with which the largest weight
+    becomes `largest`.
 
-    A unit whose weights are all zeros has the scale 1.
+    weights: arrays [..., inputs, gates, hidden], which share the scales. A unit of zeros has the scale 1.
 
     >>> weight_scales([np.array([[[0.5, 0.0]]]), np.array([[[-2.0, 0.0]]])])
     (63.5, 1.0)

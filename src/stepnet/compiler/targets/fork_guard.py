@@ -18,36 +18,35 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 FORKS = threading.RLock()
-"""Held while work must not be forked: a fork waits for it."""
+"""The lock that is held while the process must not fork: a fork waits for it."""
 HOOKED = (logging,)
 """Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
 waits would run only after the fork."""
-LOOK = 0.1  # seconds between looks at whether this is still the process that began to wait
+LOOK = 0.1  # seconds between checks whether a signal handler has forked this process
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
-    """Runs some work, during which the process does not fork; returns its result."""
+    """Calls a function, during which the process does not fork (a fork waits), and returns its result."""
     with FORKS:
         return work()
 
 
 def run_in_thread(work: Callable[[], Value]) -> Value:
-    """Runs some work, during which the process does not fork and no signal handler runs; returns its
-    result.
-
-    An interrupt of the main thread ends its waiting; the work itself runs to its end.
+    """Runs a function in another thread, so that no signal handler interrupts it; returns its result. The
+    process does not fork meanwhile. An interrupt of the main thread ends its waiting; the function itself
+    runs to its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return run_without_fork(work)
-    # A bare lock: an exception in the middle of `Event.wait` would leave the event broken.
+    # A plain lock: an exception in the middle of `Event.wait` would leave the event broken.
     done, results, process = _thread.allocate_lock(), list[Any](), os.getpid()
     done.acquire()
 
     def run() -> None:
-        """Runs the work, and notes its result or its error."""
+        """Runs the function, stores its result or its error for the waiting thread, and wakes that thread."""
         try:
             results.append((run_without_fork(work), None))
-        except BaseException as error:  # handed to the waiting thread
+        except BaseException as error:  # raised again in the waiting thread
             results.append((None, error))
         done.release()
 
@@ -56,7 +55,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
     except RuntimeError:  # the system has no thread to spare
         return run_without_fork(work)
     while not done.acquire(timeout=LOOK):
-        if os.getpid() != process:  # forked by a signal's handler: the thread is the parent's
+        if os.getpid() != process:  # a signal handler forked: only the parent has the thread
             return run_without_fork(work)
     value, error = results[0]
     if error is not None:
@@ -67,24 +66,23 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
 if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
-    def hold() -> None:
-        """Waits, before a fork, for work to end.
-
-        An exception that a signal handler raises meanwhile is postponed until after the fork.
+    def before_fork() -> None:
+        """Acquires, before a fork, the lock that is held while the process must not fork. An exception that a
+        signal handler raises meanwhile is postponed until after the fork.
         """
         while True:
             try:
                 FORKS.acquire()
-            except BaseException as error:  # Python would print it, and fork in the midst of the work
+            except BaseException as error:  # Python would only print it, and fork during the work
                 interrupts.append(error)
             else:
                 return
 
-    def go_on() -> None:
-        """Releases the lock after a fork; a postponed exception is raised now."""
+    def after_fork() -> None:
+        """Releases the lock in the parent after a fork, and raises an interrupt that came meanwhile."""
         FORKS.release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()
         interrupts.clear()
 
-    os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=FORKS.release)
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=FORKS.release)

@@ -56,7 +56,7 @@ FROZEN = ("recurrence", "plain")
 class FrozenParts:
     """Prepared parts of a schedule, as functions that run one after the other.
 
-    constants: the values that do not depend on the call's arrays, by number. They may be replaced between
+    constants: the values that do not depend on the call's arrays, by node. They may be replaced between
         calls.
     lent: the positions of the results that must be copied before they are returned; see `own_results`.
     steps: for each part or chain, a function that adds its results to the values so far.
@@ -71,7 +71,7 @@ class FrozenParts:
     bytes: int
 
     def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-        """Runs all parts; returns the results for these sequences, initial memories and statics."""
+        """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
@@ -81,7 +81,7 @@ class FrozenParts:
 
     @cached_property
     def numbers(self) -> list[list[int]]:
-        """The numbers, in the net, of the sequences, the initial memories and the statics."""
+        """The nodes of the net that are sequences, initial memories and statics (three lists)."""
         return numbers_of_call(self.net, self.ends)
 
 
@@ -112,12 +112,12 @@ def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """Lists the numbers in a net of the sequences, the initial memories and the statics of a call."""
+    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
     return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """Returns the sequences, initial memories and statics of a call by their numbers in a net."""
+    """Returns a call's sequences, initial memories and statics by their input nodes of the net."""
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -130,9 +130,11 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """Prepares a schedule for calls like this one; None if it cannot be prepared.
+    """Prepares a schedule for calls of the same shapes as this one; None if it cannot be prepared.
 
-    The call is run once, because freezing a part needs the shapes of the values that it reads.
+    The call is run once, because freezing a part needs the shapes of the values that it reads. constants: the
+    values that do not depend on the call, by node. bound: the kernel of each part. runs: the parts, grouped
+    into chains. run_part: runs the part at a position without preparation.
     """
     positions = call.positions
     plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
@@ -172,7 +174,7 @@ def frozen_parts(
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """Returns the values that a part reads, except initial memories, which a call may leave out."""
+    """Returns the nodes of the net that a part reads, except initial memories, which a call may leave out."""
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -180,14 +182,14 @@ def required_reads(part: Part) -> tuple[int, ...]:
 
 
 def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
-    """Makes a function that runs a part without preparation.
-
-    Its results are made contiguous, as frozen parts require: a value broadcast to all rows (with stride 0) is
-    copied.
+    """Makes a function that runs a part of a schedule without preparation, as one step of a prepared
+    schedule. Its results are made contiguous, as prepared parts require: a value broadcast to all rows
+    (with stride 0) is copied. place: the position of the part in the schedule. frame: the positions of the
+    values.
     """
 
     def step(values: Values) -> None:
-        """Runs the part, and adds its results."""
+        """Runs the part on the values, by node of the net, and adds its results to them."""
         results = run_part(place, values, frame)
         values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
@@ -195,9 +197,8 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares one part for values of these shapes; None if the part cannot be prepared.
-
-    Returns a function that runs it, and the bytes that it holds.
+    """Prepares one part for values of these shapes; returns a function that runs it and adds its results to
+    the values, and the bytes that it holds. None if it cannot be prepared. bound: the part's kernel.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame), 0
@@ -209,7 +210,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
     links, run = links_of(part), frozen.run
 
     def step(values: Values) -> None:
-        """Runs the part, and adds its results."""
+        """Runs the prepared part on the values, by node of the net, and adds its results to them."""
         values.update(named_results(part, run(*arrays_of(links, values))))
 
     return step, frozen.bytes
@@ -253,9 +254,9 @@ def frozen_run(
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
-    started, ahead = run.chain.started(), dict(values)
+    started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
-        ahead.update(named_results(part, started.add(call_of(part, ahead, frame))))
+        known_values.update(named_results(part, started.add(call_of(part, known_values, frame))))
     return started.frozen(Links(tuple(map(links_of, run.parts)), given, wanted))
 
 
@@ -274,13 +275,13 @@ def arrays_of(links: KernelLinks, values: Values) -> tuple[list[Array], list[Arr
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """Makes a function that selects the last step of each sequence, or the first."""
+    """Makes a function that selects the last step of each sequence, or the first, for a prepared schedule."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
-        """Selects the steps, and adds the result."""
+        """Selects one step of each sequence from the values, by node of the net, and adds the result."""
         values[result] = sequences.ends(values[read], first)
 
     return step

@@ -39,32 +39,32 @@ class Interpreter:
     name: str = "interpret"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns None: the interpreter runs every net."""
+        """Returns None, for no reason to refuse: the interpreter runs every net."""
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Makes the kernel of the traced net; of the schedule's parts if there are low-precision
-        recurrences.
+        """Makes a kernel that interprets the net of a schedule with NumPy. It interprets the net as traced,
+        or the schedule part by part if some recurrence has low precision.
         """
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Returns None: the interpreter runs every plan."""
+        """Returns None, for no reason to refuse: the interpreter runs every plan."""
         return None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns the low-precision cell for a recurrence, or the reason why there is none."""
+        """Describes how a plan's recurrence runs in low precision, or returns as text why it cannot."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """Makes the kernel of one part; its products are computed with the encodings of their weights."""
+        """Makes the kernel of one part. In low precision, products use weights rounded by their encoding."""
         return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
 
 
 def total(node: Node, operands: Sequence[Array]) -> Array:
-    """Computes the value of a node over all rows with NumPy."""
+    """Computes the value of a node that combines all rows, from the values of its inputs, with NumPy."""
     return total_of(node, list(operands))
 
 
@@ -75,7 +75,7 @@ class InterpreterKernel:
     net: Net
 
     def bind(self, parameters: Sequence[Array]) -> "InterpretedNet":
-        """Binds the net to these parameters."""
+        """Binds the net to parameters (weights), in the net's order; the result can be called."""
         return InterpretedNet(self.net, tuple(parameters))
 
 
@@ -89,11 +89,11 @@ class InterpretedNet:
 
     @computed_once
     def form(self) -> NetForm:
-        """The inputs and results of the net, by kind."""
+        """The positions of the net's inputs and results by kind: sequences, memories, statics, parameters."""
         return NetForm(self.net)
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, and returns its results."""
+        """Interprets the net on the arrays of a call, and returns its results in new arrays."""
         packed = PackedCall.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
@@ -108,13 +108,13 @@ class InterpretedNet:
         """Does nothing: there is no memory to be freed."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of some rows of this call, each run as a separate call."""
+        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Returns None: nothing of an interpreted call can be prepared."""
+        """Returns None: preparing a call would not make the interpreter faster."""
         return None

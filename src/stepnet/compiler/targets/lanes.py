@@ -32,16 +32,20 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """The number of lanes."""
+        """The number of lanes (slots of the loop that run one sequence after another)."""
         return len(self.steps)
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest: the steps if no lane ended earlier."""
+        """The number of lanes times the steps of the longest one. If this is close to the steps of all lanes,
+        few lanes are idle.
+        """
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane, from lane `number` on, so that each part has long and short lanes."""
+        """Takes every `parts`-th lane, from lane `number` on, as the share of one thread. Each share has long
+        and short lanes.
+        """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
         first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
@@ -54,11 +58,11 @@ MANY = 32
 
 
 def lanes_for(lengths: Array, most: int) -> Lanes:
-    """Assigns sequences with these lengths to at most `most` lanes. Empty sequences are in no lane.
+    """Assigns sequences to at most `most` lanes (slots of the loop that run one sequence after another).
 
     Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
     at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
-    anomalies, 1969).
+    anomalies, 1969). Empty sequences are in no lane.
 
     >>> lanes = lanes_for(np.array([5, 3, 0, 3, 2, 2]), 3)
     >>> lanes.order.tolist(), lanes.first.tolist(), lanes.steps.tolist()
@@ -83,18 +87,16 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
 
 
 def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
-    """Assigns each sequence to a lane; returns the lane of each sequence, and the number of steps of each
-    lane.
-
-    lengths: the lengths of the sequences, longest first.
-    count: the number of lanes, of which there are fewer than sequences.
+    """Assigns sequences, longest first, each to the lane (slot of the loop) with the fewest steps so far.
+    lengths: the lengths of the sequences, longest first. count: the number of lanes; less than the number of
+    sequences. Returns the lane of each sequence, and the number of steps of each lane.
     """
     lane_of = np.empty(len(lengths), np.int64)
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count
     while count >= MANY and begin + count <= len(lengths):
         next_lengths = lengths[begin : begin + count]
         if load.max() > load.min() + next_lengths[-1]:
-            break  # one lane may have to get two sequences before another gets one
+            break  # one lane may need two more sequences before another needs one
         lanes = np.argsort(load, kind="stable")
         lane_of[begin : begin + count] = lanes
         load[lanes] += next_lengths

@@ -24,10 +24,10 @@ VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Limit:
-    """Limit on the number of threads.
+    """Limit on the number of threads of a call.
 
     count: the number.
-    why: a description of its source, for the user.
+    why: a description of where the limit comes from, for the user.
     """
 
     count: int
@@ -36,11 +36,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Mount:
-    """Mounted hierarchy of control groups.
+    """Mounted hierarchy of Linux control groups (cgroups), which limit the CPU time of processes.
 
     place: the mount point.
-    group: the group at the mount point.
-    version: 1 or 2.
+    group: the group that the folder at the mount point stands for.
+    version: the version of control groups, 1 or 2.
     """
 
     place: Path
@@ -48,7 +48,9 @@ class Mount:
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """Lists the folders of a group and of its ancestors up to the mount point, innermost first."""
+        """Lists the folders of a control group and of its ancestors up to the mount point, innermost first;
+        each may have a CPU quota.
+        """
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
 
@@ -61,22 +63,22 @@ def processors() -> int:
 
 @cache
 def limit() -> Limit:
-    """Returns the default number of threads of a call. It is read once per process, and again after a
-    fork.
-
-    Raises `InputError` for an environment variable that is not a number of threads, and `FileError` for a
-    system file that is not in the kernel's format.
+    """Returns the default number of threads of a call, the smallest of all limits. It is read once per
+    process, and again after a fork. Raises `InputError` for an environment variable that is not a number
+    of threads, and `FileError` for a system file that is not in the kernel's format.
     """
     return least(Path("/"), os.environ)
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
-    """Returns the smallest limit, of the system files below `root` and of environment variables."""
+    """Returns the smallest limit on threads of the system files below `root` and of environment variables."""
     return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
 
 
 def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
-    """Yields the limit that an environment variable sets, if there is one.
+    """Yields the limit that an environment variable (the first of `VARIABLES` that is set) gives.
+
+    Raises `InputError` if its value is not a whole number from 1 on.
 
     >>> [limit.count for limit in of_variables({"OMP_NUM_THREADS": "3,2", "STEPNET_NUM_THREADS": ""})]
     [3]
@@ -96,8 +98,8 @@ def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
 
 
 def of_system(root: Path) -> Iterator[Limit]:
-    """Yields the limits that the system sets for this process: its affinity, and quotas of its control
-    groups.
+    """Yields the limits on threads that Linux sets for this process: its CPU affinity, and the CPU quotas of
+    its control groups. root: the folder that holds `proc` and `sys`: "/", or a test's.
     """
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -114,7 +116,7 @@ def of_system(root: Path) -> Iterator[Limit]:
 
 
 def lines(path: Path) -> list[str]:
-    """Reads the lines of a system file; none if it does not exist or may not be read."""
+    """Reads the lines of a system file; an empty list if the file does not exist or may not be read."""
     try:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -122,7 +124,7 @@ def lines(path: Path) -> list[str]:
 
 
 def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
-    """Reads the control groups of this process by version, from lines `number:controllers:group`."""
+    """Reads this process's control group of each version from the lines of /proc/self/cgroup."""
     groups: dict[int, PurePosixPath] = {}
     for row in rows:
         if row.count(":") < 2:
@@ -136,7 +138,7 @@ def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
 
 
 def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
-    """Yields the mounted hierarchies with the cpu controller, from the lines of /proc/self/mountinfo."""
+    """Yields the mounted control groups that limit CPU time, from the lines of /proc/self/mountinfo."""
     for row in rows:
         before, _, after = row.partition(" - ")
         if before.count(" ") < 4 or after.count(" ") < 2:
@@ -161,7 +163,7 @@ def unescaped(text: str) -> str:
 
 
 def quota_v2(folder: Path) -> float | None:
-    """Reads the CPU quota of a group of version 2, in CPUs; None for no limit."""
+    """Reads the CPU quota of a control group (version 2) from its folder, in CPUs; None for no limit."""
     path = folder / "cpu.max"
     text = " ".join(lines(path))
     match = re.fullmatch(r"(max|\d+) (\d+)", text)
@@ -173,7 +175,7 @@ def quota_v2(folder: Path) -> float | None:
 
 
 def quota_v1(folder: Path) -> float | None:
-    """Reads the CPU quota of a group of version 1, in CPUs; None for no limit."""
+    """Reads the CPU quota of a control group (version 1) from its folder, in CPUs; None for no limit."""
     paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):

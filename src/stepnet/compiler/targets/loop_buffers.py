@@ -21,15 +21,16 @@ Array = np.ndarray
 
 
 class InputBuffers:
-    """Arrays of fixed size for the inputs of a part, which skip copying an array that was copied last
-    time.
+    """Arrays of fixed size for the inputs of a part; an array that was copied last time is not copied
+    again.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
+        """Copies these arrays, whose sizes are the largest that later ones may have."""
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies arrays to the front of the fixed ones, except those that were copied last time."""
+        """Copies a run's inputs to the front of the fixed arrays, unless they were copied last time."""
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array
@@ -40,6 +41,7 @@ class KeptPlain:
     """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
+        """Prepares a call of a part's kernel on copies of its inputs, which have `count` values each."""
         self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
@@ -47,20 +49,23 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Tells whether to use it for `count` values: they fit, and fill more than half of the arrays."""
+        """Tells whether this prepared call suits `count` values: they fit into its arrays and fill more than
+        half, as unused entries are computed too.
+        """
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the part on `count` values; returns the outputs."""
+        """Runs the part on inputs with `count` values; returns its outputs, valid until the next run."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]
 
 
 class KeptSequences:
-    """Recurrence that is prepared for sequences with these offsets."""
+    """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+        """Prepares a call of a recurrence's kernel on copies of the arrays of a call."""
         self.offsets, first = offsets, len(call.sequences)
         self.inputs = InputBuffers([*call.sequences, *call.statics])
         outputs, final = result_types(part)
@@ -72,14 +77,16 @@ class KeptSequences:
         self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """Runs the recurrence; returns the outputs and the last memories."""
+        """Runs the prepared recurrence on a call with the same offsets; returns outputs and final memories,
+        valid until the next run.
+        """
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
         return [array[:] for array in (*self.outputs, *self.final)]
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """Returns the types of a recurrence's outputs, and of its memories."""
+    """Returns the types of a recurrence's outputs, and of its final memories."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
@@ -87,15 +94,14 @@ def result_types(part: Part) -> tuple[list[Type], list[Type]]:
 
 
 Kept = dict[int, "KeptPlain | KeptSequences | Array"]
-"""The prepared parts of a loop, by the identity of the part."""
+"""The prepared parts of a loop, by `id(part)`; the offsets of a recurrence that is not prepared yet."""
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """Runs a recurrence over the same sequences at every step of a loop, if it is prepared; else returns
-    None.
+    """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally. It is
+    prepared in `kept` at the second step that has the same sequences. It must begin with zeros.
 
-    It is prepared when it runs over the same sequences for the second time. It must begin with zeros. kept:
-    the prepared parts of the loop.
+    offsets: those of its sequences, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
@@ -112,7 +118,11 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
-    """Runs a plain part at a step of a loop, prepared at first use; returns its outputs."""
+    """Runs a part without a recurrence at one step of a loop, by a call that is prepared at the first step
+    and kept in `kept`; returns its outputs, which are valid until the next step.
+
+    arrays: its inputs, of `count` values each.
+    """
     known = kept.get(id(part))
     if not isinstance(known, KeptPlain) or not known.fits(count):
         known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)

@@ -30,7 +30,7 @@ PIECE, PIECES = 64, 128
 class PackedCall:
     """Call with its sequences end to end.
 
-    call: the call as given.
+    call: the call with packed sequences; with gaps, the call as given.
     segments: the offsets of the packed sequences.
     places: for each packed step, its index in the caller's arrays; None if nothing moved.
     gaps: the positions, if the sequences have gaps between them and are used in place; else None.
@@ -43,7 +43,9 @@ class PackedCall:
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "PackedCall":
-        """Packs a call; with `pack` false, or if it is packed already, keeps the same arrays."""
+        """Copies the sequences of a call end to end, without the gaps of padded arrays. If `pack` is false,
+        they are used in place.
+        """
         positions = call.positions
         offsets = positions.offsets, *positions.inner
         segments = LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
@@ -57,7 +59,9 @@ class PackedCall:
         return cls(replace(call, sequences=sequences), segments, places)
 
     def arrays(self, form: "NetForm") -> list[Array]:
-        """Lists the arrays of all inputs of a net except its parameters, in order."""
+        """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
+        initial memories that were omitted.
+        """
         ends = form.ends
         initial = [
             np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
@@ -68,11 +72,12 @@ class PackedCall:
         return [arrays[place] for place in sorted(arrays)]
 
     def results(self, form: "NetForm", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
-        """Sorts the results of a net by kind, with steps at the caller's positions, or the last step of each
-        sequence.
+        """Turns the results of a net on packed sequences into the caller's: outputs are moved to the
+        positions of the caller's steps, or reduced to the last step of each sequence.
 
-        form: that of the net as traced; it has the direction of each output.
-        clean: the positions of the results that are already zeros in the gaps.
+        form: the kinds of results of the traced net, and the direction of each output.
+        made: the results in the net's order.
+        clean: the positions of the results that are already zeros in the gaps between sequences.
         """
         ends = form.ends
         outputs = [
@@ -82,10 +87,10 @@ class PackedCall:
         return Results(outputs, rows, totals)
 
     def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
-        """Moves the steps of one output to the caller's positions, or takes the last step of each
-        sequence.
+        """Moves the steps of one output to the caller's positions, or takes the last step of each sequence.
 
         backward: whether its recurrence runs from the last step, so that the first step is computed last.
+        clean: whether the output is already zeros in the gaps between sequences.
         """
         if self.call.last_only and self.gaps is not None:
             return self.gaps.ends(output, backward)
@@ -100,46 +105,48 @@ class PackedCall:
 
 @dataclass(frozen=True)
 class NetForm:
-    """Inputs and results of a net by kind, and properties derived from them."""
+    """Inputs and results of a net by kind (sequence, memory, static), and properties derived from them."""
 
     net: Net
 
     @computed_once
     def ends(self) -> Ends:
-        """The inputs and results by kind."""
+        """The positions of the net's inputs and results, by kind."""
         return Ends.of(self.net)
 
     @computed_once
     def memories(self) -> list[Type]:
-        """The types of the initial memories."""
+        """The types of the initial memories, in order, to make zeros for those that a call leaves out."""
         return [self.net.type_of(self.net.inputs[place]) for place in self.ends.memories]
 
     @computed_once
     def backward(self) -> list[bool]:
-        """Tells, for each result, whether it comes from a reverse recurrence."""
+        """Tells, for each result of the net, whether the last recurrence that computes it runs in reverse."""
         return [runs_back(self.net, number) for number in self.net.results]
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that a value depends on runs in reverse."""
+    """Tells whether the last recurrence that a node depends on runs in reverse; if it depends on none,
+    whether the net's last one does.
+    """
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
 
 
 def parameters_of(net: Net) -> list[int]:
-    """Lists the inputs of a net that are parameters, in order."""
+    """Lists the inputs of a net that are parameters (the same for all rows), as nodes in the net's order."""
     return [number for number in net.inputs if net.type_of(number).extent == CONST]
 
 
 def varying_of(net: Net) -> list[int]:
-    """Lists the inputs of a net that are not parameters, in order."""
+    """Lists the inputs of a net other than parameters, which differ by call, as nodes in order."""
     return [number for number in net.inputs if net.type_of(number).extent != CONST]
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """Makes the call of nodes without a recurrence: values are the steps of a few sequences, divided by
-    threads.
+    """Makes the call of nodes without a recurrence: its `count` values become the steps of a few sequences,
+    which threads can share.
     """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
@@ -147,10 +154,10 @@ def plain_call(arrays: Sequence[Array], count: int) -> Call:
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """Makes a function that runs a call and copies its results into the arrays of `results`."""
+    """Makes a function that runs a call anew and copies its results into `results`, without preparation."""
 
     def once() -> None:
-        """Runs the call."""
+        """Runs the call on the current contents of its arrays, and copies its results."""
         made = bound(call)
         for kept, new in zip(results.arrays, made.arrays, strict=True):
             kept[...] = new
@@ -159,22 +166,25 @@ def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], Non
 
 
 class CalledSteps:
-    """Single steps of some rows, each a call of its own; see `stepnet.compiler.targets.base.Steps`.
+    """Single steps of some rows of a call, each run as a call of its own: `base.Steps` without preparation.
 
     Memories and statics of the rows are gathered before, and final memories scattered after each step.
     """
 
     def __init__(self, bound: Bound, call: Call, results: Results) -> None:
+        """Takes a bound kernel, a call with all rows, and the arrays for its results."""
         self.bound, self.call, self.results = bound, call, results
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Makes a function that runs a step of these rows."""
+        """Makes a function that runs one step of some rows (sequences), given by index, on the current
+        contents of the arrays.
+        """
         count, call, results = len(rows), self.call, self.results
         positions = Positions.end_to_end(np.arange(count + 1))
         sequences = [array[:count] for array in call.sequences]
 
         def once() -> None:
-            """Runs the step."""
+            """Runs the step and copies its outputs and final memories into `results`."""
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
             before = None if call.step_offset is None else call.step_offset[rows]
@@ -187,4 +197,4 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Does nothing: every call reads the statics."""
+        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice."""

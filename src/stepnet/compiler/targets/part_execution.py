@@ -1,4 +1,4 @@
-"""How each kind of part of a schedule runs: on a kernel of an engine, or in NumPy."""
+"""Running the parts of a schedule, by their kind: on a kernel of an engine, or in NumPy."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ ENDS = ("first", "last")
 
 @dataclass(frozen=True)
 class Frame:
-    """Positions of the values of each extent while a schedule runs.
+    """Positions of the values of each extent (axes of a value, such as rows or steps) while a schedule runs.
 
     segments: the offsets of each extent.
     gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
@@ -45,30 +45,30 @@ class Frame:
 
     @classmethod
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """Makes the frame of a call's values."""
+        """Makes the positions of all values for running a schedule on a packed call."""
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
 
     def values(self, extent: Extent) -> Call:
-        """Returns a call without arrays of the values at an extent, for nodes without a recurrence."""
+        """Returns a call that has only positions, for nodes without a recurrence at an extent. Cached."""
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
-            # For few values, the sequences that they belong to are used if these are known.
+            # Few values need not be divided anew: they can keep the sequences that they belong to, if known.
             where = None if known is None else known.positions
             few = where is not None and count == where.total <= PIECE and where.is_full
             self.plain_calls[extent] = known if few and known else plain_call((), count)
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call without arrays of the sequences along the innermost axis of an extent."""
+        """Returns a call that has only positions, of the sequences along an extent's last axis. Cached."""
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """Makes a call without arrays of the sequences along the innermost axis of an extent."""
+        """Makes a call that has only positions, those of sequences along an extent's last axis, no arrays."""
         if self.gaps is not None and extent == STEPS:
             return Call(self.gaps, step_offset=self.segments.begun)
         segments = self.segments
@@ -79,15 +79,15 @@ class Frame:
         return Call(positions, step_offset=segments.begun)
 
     def count(self, extent: Extent) -> int:
-        """Returns the number of values at an extent, those in gaps included."""
+        """Returns the number of entries of a value at an extent, such as its rows or steps, gaps included."""
         if self.gaps is not None and extent == STEPS:
             return self.gaps.total
         return self.segments.count(extent)
 
 
 def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
-    """Returns the positions of results that alias other arrays: inputs, constants and results that occur
-    twice.
+    """Returns the positions of a net's results that share memory with inputs, constants or other results, and
+    so must be copied before they are returned. constants: nodes.
     """
     results = net.results
     return tuple(
@@ -98,7 +98,10 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns the results of a net, each in a buffer of its own. lent: the positions of those to copy."""
+    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses.
+
+    lent: the positions of those to copy.
+    """
     results = [values[number] for number in net.results]
     for place in lent:
         results[place] = memory.copy(results[place])
@@ -106,10 +109,12 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetM
 
 
 def takes_gaps(schedule: Schedule) -> bool:
-    """Tells whether all parts can run on sequences with gaps between them, because none reads the gaps."""
+    """Tells whether no part of a schedule reads the gaps between padded sequences. If so, sequences need not
+    be packed.
+    """
 
     def fits(part: Part) -> bool:
-        """Tells whether one part reads no gaps."""
+        """Tells whether this part reads no gaps between padded sequences."""
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
@@ -120,13 +125,13 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Returns the range of the initial memories among the values that a recurrence reads."""
+    """Returns the range, first and last + 1, of the initial memories in the `reads` of a recurrence."""
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a recurrence over the sequences at its extent."""
+    """Makes the call of a part that is a recurrence, on the arrays that it reads of the nodes' values."""
     contiguous = frame.memory.contiguous
     arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
     first, last = memories_of(part)
@@ -135,27 +140,27 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of nodes without a recurrence over all values at their extent."""
+    """Makes the call of a part without a recurrence, on the arrays that it reads of the nodes' values."""
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part that runs on a kernel."""
+    """Makes the call of the kernel of a part, on the arrays that it reads of the nodes' values."""
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """Returns the results of a part that runs on a kernel, by their numbers in the net."""
+    """Returns the results of a part's kernel by node of the net, those left out that nothing reads."""
     made = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
 
 @dataclass(frozen=True)
 class PartRun:
-    """Run of consecutive parts of a schedule.
+    """Consecutive parts of a schedule that run as one, or a single part.
 
-    places: their positions.
+    places: their positions in the schedule.
     parts: the parts.
     chain: runs all of them as one; None if there is a single part.
     """
@@ -165,15 +170,15 @@ class PartRun:
     chain: Chain | None
 
     def fits(self, frame: Frame) -> bool:
-        """Tells whether the parts may run as one for a call, without inspecting values between them."""
+        """Tells whether the parts may run as one chain: not in a loop's step, nor with empty sequences."""
         if frame.kept is not None:
             return False
         return all(p.kind == "plain" or frame.sequences(p.extent).positions.is_full for p in self.parts)
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Runs a chain's parts, and adds their results to the values: first all arrays are allocated, then all
-    parts run.
+    """Runs a chain's parts, and adds their results to the values of the net's nodes: first all result arrays
+    are allocated, then all parts run.
     """
     started = chain.started()
     for part in parts:
@@ -182,7 +187,7 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence over the sequences at its extent; returns its results by number."""
+    """Runs a recurrence by its kernel on the values so far; returns its results, both by node of the net."""
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
     if frame.kept is not None and not reads_inner:
@@ -194,7 +199,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs nodes without a recurrence; returns their results by number."""
+    """Runs nodes without a recurrence by their kernel on the values so far; returns results by node."""
     call = value_call(part, values, frame)
     if frame.kept is None or not call.positions.total:
         return named_results(part, bound(call))
@@ -203,12 +208,9 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a part that takes a value from one extent to another: an expand (repeat) or a reduce.
-
-    values: the values so far, by number.
-    frame: the positions of the values of each extent.
-
-    Returns the result by its number.
+    """Computes a part that repeats a value, for instance for each step of a sequence (an expand), or reduces
+    it, for instance to its last step; returns the result by node of the net. values: those of the net's
+    nodes so far. frame: the positions of the values of each extent. bound: not used.
     """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
@@ -221,7 +223,9 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
-    """Selects the value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+    """Selects the value of the last step of each sequence, or of the first if the part's node says so; zeros
+    for an empty sequence.
+    """
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
     positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
@@ -232,13 +236,16 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a total over all rows; returns it by number."""
+    """Computes a value that combines all rows, by the engine's function `bound`; returns it by node."""
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence step by step, each for the rows that have the step; returns its results by number."""
+    """Runs a recurrence step by step, each step a schedule of its own; returns its results by node of the
+    net. It is for steps that an engine cannot run as one loop. bound: the bound schedule of a step.
+    values: those of the net's nodes so far.
+    """
     assert part.node is not None
     body: Net = bound.net
     varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
@@ -248,7 +255,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         kept = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs the schedule of one step."""
+        """Runs the schedule of one step on the body's inputs; returns the body's results."""
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

@@ -17,12 +17,18 @@ MEASURED_BYTES = 64
 
 @cache
 def machine_for(vector_bytes: int) -> Machine:
-    """Returns the properties of this machine, for code with vectors of this size in bytes."""
+    """Returns this machine's rates and caches, which estimate the time of code with vectors of this size."""
     return described(Machine(), caches(Path("/")), vector_bytes)
 
 
 def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
-    """Makes a machine with these cache sizes, by level, and vectors.
+    """Adapts a description of a processor to cache sizes in bytes, by level, and to the vector size, with
+    which the rates scale. A missing level counts as large as the level below.
+
+    A missing cache level counts as large as the level below.
+
+    sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
+    vector_bytes: the size in bytes of the vector registers.
 
     A missing level counts as large as the level below.
 
@@ -46,8 +52,8 @@ def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Mac
 
 
 def caches(root: Path) -> dict[int, int]:
-    """Reads the sizes in bytes of the data caches by level; levels that the system does not report are
-    missing.
+    """Reads the sizes in bytes of this processor's data caches, by level, from Linux. Levels that the system
+    does not report are missing. root: the folder that holds `sys`: "/", or a test's.
     """
     sizes: dict[int, int] = {}
     for folder in sorted(root.joinpath(CACHES).glob("index*")):
@@ -57,7 +63,7 @@ def caches(root: Path) -> dict[int, int]:
             )
         except OSError:
             continue
-        known = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if kind != "Instruction" and level.isdecimal() and known:
-            sizes[int(level)] = int(known[1]) * UNITS[known[2]]
+        match = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if kind != "Instruction" and level.isdecimal() and match:
+            sizes[int(level)] = int(match[1]) * UNITS[match[2]]
     return sizes

@@ -52,7 +52,7 @@ must run one by one.
 
 
 def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """Returns None: the parts run one by one."""
+    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`."""
     return None
 
 
@@ -60,8 +60,8 @@ def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
 class Means:
     """Functions by which an engine runs the parts of a schedule.
 
-    compile: compiles a plan.
-    total: computes a total, a value over all rows.
+    compile: compiles a plan (which operation of a net runs when).
+    total: computes the value of a node that combines all rows.
     memory: the memory that values between parts lie in.
     chained: makes a chain of several bound kernels.
     """
@@ -73,8 +73,8 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule: that of its plan if it is a single plan on the host, else a
-    `PartsKernel`.
+    """Makes the kernel of a schedule for an engine that can compile single plans. It is the kernel of the
+    plan if the schedule is a single one on the host, else a `PartsKernel`. means: the engine's functions.
     """
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
@@ -95,10 +95,10 @@ class PartsKernel:
 
     @classmethod
     def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
-        """Compiles the parts of a schedule."""
+        """Compiles each part of a schedule with an engine's functions; returns the kernel of all parts."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
-            """Compiles one part; None for a part without a kernel."""
+            """Compiles one part of the schedule; returns None for a part that NumPy runs."""
             if part.plan is not None:
                 return means.compile(part.plan)
             return None if part.inner is None else cls.of(part.inner, means)
@@ -106,26 +106,26 @@ class PartsKernel:
         return cls(schedule, tuple(map(kernel, schedule.parts)), means)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
-        """Binds the kernel to these parameters."""
+        """Makes a kernel that can be called, from parameters given in the net's order."""
         return self.bound_to(dict(zip(self.parameters, parameters, strict=True)))
 
     @computed_once
     def parameters(self) -> list[int]:
-        """The inputs of the net that are parameters, in order."""
+        """The inputs of the net that are parameters (weights), as nodes in the net's order."""
         return parameters_of(self.schedule.net)
 
     @computed_once
     def known(self) -> list[int]:
-        """The numbers of the values that are computed from parameters and constants alone, in order."""
+        """The nodes computed from parameters and constants alone, in order. They run once, not per call."""
         net = self.schedule.net
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """Computes the parameters and all values of them alone, by number."""
+        """Computes, once, what depends on parameters alone; returns it with the parameters, by node."""
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
-        """Binds the kernel to these parameters, by their numbers in the schedule's net."""
+        """Makes a kernel that can be called, with parameters (weights) given by node of the net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -138,9 +138,9 @@ class PartsKernel:
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Values
 ) -> "Bound | BoundParts | None":
-    """Binds the kernel of a part to the parameters that it reads; None for a part that NumPy runs.
+    """Binds the kernel of one part to the parameters that it reads; returns None for a part that NumPy runs.
 
-    values: the constants of the schedule's net, by number.
+    values: the constants of the schedule's net, by node.
     """
     if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
         net = part.inner.net
@@ -150,7 +150,7 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """Returns the values, on the host, to which a part is bound, by number."""
+    """Returns, by node, the values to which a part must be bound in each call, as host arrays."""
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -160,7 +160,7 @@ def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
 class BoundParts:
     """Kernel of a schedule with its parameters.
 
-    constants: the values of the net that do not depend on the call, by number, in the engine's memory.
+    constants: the values that do not depend on the call, by node of the net, in the engine's memory.
     bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
         totals in each call.
     """
@@ -172,39 +172,41 @@ class BoundParts:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule that is run."""
+        """The schedule (the net's parts in the order they run) that is run."""
         return self.kernel.schedule
 
     @property
     def net(self) -> Net:
-        """The net whose values the parts read and compute."""
+        """The net whose nodes the parts of the schedule compute."""
         return self.schedule.net
 
     @computed_once
     def traced_form(self) -> NetForm:
-        """The inputs and results of the net as traced."""
+        """The inputs and results, by kind, of the net as traced: calls have their arrays in this order."""
         return NetForm(self.schedule.traced)
 
     @computed_once
     def varying(self) -> list[int]:
-        """The inputs of the net that are not parameters, in order."""
+        """The inputs of the net that differ by call, those other than parameters, as nodes."""
         return varying_of(self.net)
 
     @computed_once
     def takes_gaps(self) -> bool:
-        """Tells whether sequences with gaps between them are read in place."""
+        """Tells whether padded sequences are read in place; if not, they are packed without gaps."""
         return takes_gaps(self.schedule)
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the results that are zeros in gaps between sequences: those of recurrences."""
+        """The positions of the results that are already zeros in gaps between sequences: those of
+        recurrences.
+        """
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, and returns its results in new arrays."""
+        """Runs all parts on the arrays of a call, and returns the results in new arrays."""
         packed = PackedCall.of(call, pack=not self.takes_gaps)
-        # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
+        # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         memory = self.kernel.means.memory
         arrays = map(memory.put, packed.arrays(self.traced_form))
         values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))
@@ -212,8 +214,8 @@ class BoundParts:
         return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters in place, for later calls; returns False if the kernel of a part cannot do
-        this.
+        """Replaces the parameters in place, for later calls. Returns False if the kernel of a part cannot do
+        this; the caller must then bind the kernel anew.
         """
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
         constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
@@ -225,37 +227,36 @@ class BoundParts:
         )
 
     def release(self) -> None:
-        """Frees the memory of all parts."""
+        """Frees the memory of the kernels and chains of all parts."""
         for run in (*self.bound, *(run.chain for run in self.runs)):
             if run is not None:
                 run.release()
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of some rows of this call, each run as a separate call."""
+        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares the schedule for calls like this one; None if that would not be faster."""
+        """Prepares calls with other arrays of the same shapes; None if that would not be faster."""
         if self.kernel.means.memory is not HOST:
             return None
         return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """Runs all parts; returns the results of the net, for the values of all inputs other than
-        parameters.
-
-        In the step of a loop they are valid until the next step.
+        """Runs all parts; returns the results of the net in its order. In the step of a loop they are valid
+        until the next step. inputs: the values of all inputs other than parameters, by node of the net.
+        frame: the positions of the values.
         """
         values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
     def values(self, inputs: Values, frame: Frame) -> Values:
-        """Runs all parts; returns all values that they read and compute. inputs: all inputs other than
-        parameters.
+        """Runs all parts; returns all values that they read and compute, by node of the net. inputs: the
+        values of all inputs other than parameters, by node. frame: the positions of the values.
         """
         values = {**self.constants, **inputs}
         for run in self.runs:
@@ -268,16 +269,16 @@ class BoundParts:
 
     @computed_once
     def runs(self) -> tuple[PartRun, ...]:
-        """The consecutive parts that run as one chain, and the single parts between them."""
+        """The parts in groups: consecutive ones that run as one chain, and the single ones between them."""
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            """Tells whether a part can be in a chain."""
+            """Tells whether the part at a position of the schedule can be in a chain of kernels."""
             by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> PartRun:
-            """Makes the run of some consecutive parts."""
+            """Groups the parts at these positions, with a chain of their kernels if there are several."""
             members = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
             chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
@@ -287,11 +288,15 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of the results that must be copied before they are returned; see `lent_places`."""
+        """The positions of the results that share memory with other arrays, and so must be copied before they
+        are returned.
+        """
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
-        """Runs the part at a position; returns its results by number."""
+        """Runs the part at a position of the schedule on the values so far; returns its results. Both are by
+        node of the net.
+        """
         part = self.schedule.parts[place]
         runs: Any = self.bound[place]
         if part.is_bound_per_call:

@@ -26,15 +26,15 @@ def set_threads(count: int | None) -> None:
 
 
 def threads_set() -> int | None:
-    """Returns the number of threads that `set_threads` has set; None if it has set none."""
+    """Returns the number of threads per call that the user has set by `set_threads`; None if none is."""
     return _threads[0] if _threads else None
 
 
 def threads() -> int:
-    """Returns the number of threads that a call may use."""
+    """Returns the number of threads that a call may use: that of `set_threads`, or the default."""
     return _threads[0] if _threads else limit().count
 
 
 def threads_limit() -> Limit:
-    """Returns the number of threads that a call may use, and the source of this limit."""
+    """Returns the number of threads that a call may use, and where it comes from, as text for the user."""
     return Limit(_threads[0], "stepnet.set_threads") if _threads else limit()

@@ -34,19 +34,19 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Steps per second; 0 before the first."""
+        """Finished steps per second since the call began; 0 before any time has passed."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def left(self) -> float:
-        """The remaining seconds at this rate; infinity before the first step is finished."""
+        """The estimated seconds until the call ends; infinity before the first step is finished."""
         if self.is_done:
             return 0.0
         return (self.all_steps - self.steps) / self.rate if self.rate else float("inf")
 
     @property
     def is_done(self) -> bool:
-        """Tells whether all steps are done."""
+        """Tells whether the call has finished all steps."""
         return self.steps >= self.all_steps
 
 
@@ -55,5 +55,5 @@ WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watching() -> Watch | None:
-    """Returns the function that watches the calls of this thread or asyncio task; None if there is none."""
+    """Returns the user's function that receives the progress of this thread's (or task's) calls, or None."""
     return WATCH.get()

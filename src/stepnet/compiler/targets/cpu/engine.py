@@ -29,14 +29,15 @@ class LlvmEngine:
     name: str = "llvm"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns the first operation without machine code, as a reason; None if there is none."""
+        """Returns why this engine cannot run a schedule (a net cut into parts), naming an operation without
+        machine code; None if it can.
+        """
         return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Returns the first operation of a plan without machine code, as a reason; None if there is none.
-
-        A plan with compiled code in the cache or on disk is not checked: that would import the modules that
-        generate code.
+        """Returns why this engine cannot run the plan of one part, naming an operation without machine code;
+        None if it can. A plan with compiled code in the cache or on disk is not checked: that would import
+        the modules that generate code.
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
@@ -44,7 +45,9 @@ class LlvmEngine:
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule. New plans are compiled in parallel; consecutive parts run as one chain."""
+        """Compiles a schedule (a net cut into parts): plans that are not cached yet, in parallel. Consecutive
+        parts then run as one chain.
+        """
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
         for key, made in compiled(missing, self.target or host_target()).items():
@@ -52,36 +55,40 @@ class LlvmEngine:
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns the cell for the recurrence of a plan with a precision, or the reason why there is none."""
+        """Describes how a plan's recurrence runs in low precision, or returns as text why it cannot."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
-        """Compiles one plan; plans that are equal but for their direction are compiled once."""
+        """Compiles the plan of one part, or takes its code from the cache. Plans that are equal but for their
+        direction share code.
+        """
         target, key = self.target or host_target(), self.key(plan)
         made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
 
     def code_for(self) -> str | None:
-        """Names the processor that STEPNET_CPU sets; None without it."""
+        """Returns the name of the processor that STEPNET_CPU sets for generated code; None without it."""
         return target_texts()[0] if asked() else None
 
     def load(self, plan: Plan) -> Load:
-        """Returns the work and memory traffic of the steps of a plan; the plan is not compiled for it."""
+        """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
         target, key = self.target or host_target(), self.key(plan)
         known = KEPT.get(key, lambda: stored_plan(key))
         made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
         return made
 
     def machine(self) -> Machine:
-        """Returns the speed of this machine's processor, with the vectors that code is generated for."""
+        """Returns this machine's rates and caches, to estimate the time of code with the target's vectors."""
         return machine_for((self.target or host_target()).vector_bytes)
 
     def key(self, plan: Plan) -> str:
-        """Computes the cache key of a plan for this processor."""
+        """Computes the key of a plan's code in the cache and on disk: a digest of plan and processor."""
         return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes a value over all rows, by NumPy or the contract kernel."""
+        """Computes the value of a node that combines all rows, from the values of its inputs: by machine code
+        for the gradient of a weight, else by NumPy.
+        """
         return total(node, list(map(NodeRows, operands)), self.target or host_target())
 
 
@@ -97,7 +104,7 @@ class LlvmKernel:
     target: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
-        """Packs the parameters, and returns a runner of calls with them."""
+        """Packs parameters, given in the net's order, for the machine code; returns a runner of calls."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)

@@ -55,18 +55,19 @@ class Cache(Generic[Value]):
     """
 
     def __init__(self, most: int, most_bytes: int, size: Callable[[Any], int]) -> None:
+        """Makes an empty cache with bounds on the number of values and on their bytes."""
         self.most, self.most_bytes, self.size = most, most_bytes, size
         self.lock = Lock()
         self.clear()
 
     def clear(self) -> None:
-        """Removes all entries, and sets the counts to 0."""
+        """Removes all entries from the cache, and sets its statistics to 0."""
         with self.lock:
             self.values: dict[Hashable, tuple[Value, int]] = {}
             self.bytes = self.hits = self.misses = self.evictions = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Returns the value of a key; a missing one is made and added."""
+        """Returns the cached value of a key. If it is missing, calls `make` and caches what that returns."""
         value = self.find(key, whole)
         if value is None:
             value = make()
@@ -74,9 +75,8 @@ class Cache(Generic[Value]):
         return value
 
     def find(self, key: Hashable, pick: Callable[[Value], Part | None]) -> Part | None:
-        """Returns what `pick` returns for the value of a key; None if the key is missing.
-
-        None counts as a miss.
+        """Looks a key up, and returns what `pick` returns for its value; None if the key is missing. None
+        counts as a miss, as a value may hold nothing that suits the caller.
         """
         with self.lock:
             entry = self.values.pop(key, None)
@@ -90,12 +90,12 @@ class Cache(Generic[Value]):
             return None
 
     def held(self, key: Hashable) -> Value | None:
-        """Returns the value of a key, or None. It counts neither as a use nor as a hit."""
+        """Returns the value of a key, or None, without counting it as a use, a hit or a miss."""
         entry = self.values.get(key)
         return None if entry is None else entry[0]
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Sets the value of a key, and evicts the least recently used ones beyond the bounds."""
+        """Sets the value of a key. If the cache is then too large, evicts the values not used for longest."""
         size = self.size(value)
         with self.lock:
             if key in self.values:
@@ -108,11 +108,11 @@ class Cache(Generic[Value]):
 
     @property
     def counts(self) -> Counts:
-        """The counts so far."""
+        """The statistics since the cache was cleared: hits, misses, evictions, entries and bytes."""
         with self.lock:
             return Counts(self.hits, self.misses, self.evictions, len(self.values), self.bytes)
 
 
 def whole(value: Value) -> Value:
-    """Returns the value itself."""
+    """Returns the value itself: the `pick` of `Cache.find` that takes any value."""
     return value

@@ -45,11 +45,13 @@ class OneDnnKernel:
     known: KnownPlan
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """Copies the parameters into oneDNN's layout, and returns the bound recurrence."""
+        """Copies parameters, in the net's order, into oneDNN's layout; returns the recurrence to call."""
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Returns the recurrence, in int8 with the scales of its weights, and the weights."""
+        """Converts a plan's parameters to oneDNN's weights, and returns the recurrence that reads them. In
+        int8 this has the scales of these weights.
+        """
         known = self.known
         weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
@@ -67,17 +69,20 @@ class BoundRecurrence:
         recurrence: OneDnnRecurrence,
         weights: RecurrenceWeights,
     ) -> None:
+        """Takes the plan, the library, and oneDNN's recurrence with its weights."""
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, and returns its results."""
+        """Runs the recurrence on a call's sequences and initial memories; returns its results."""
         return self.results(padding(call, self.known.cell.recur.reverse), call, call.sequences, call.initial)
 
     def results(
-        self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
+        self, layout: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
-        """Runs the recurrence on arrays with the layout of a call. places: the positions of its padded
-        steps.
+        """Runs the recurrence on arrays with the layout of a call, which may be other arrays than its own.
+
+        layout: the positions of the call's steps in oneDNN's padded arrays.
+        initial: the initial memories; None for zeros.
         """
         known = self.known
         x = features(known, sequences, call.positions.total)
@@ -85,7 +90,7 @@ class BoundRecurrence:
             self.library,
             self.recurrence,
             self.weights,
-            places,
+            layout,
             x,
             [initial[place] for place in known.memories],
             last_c="c" in known.final,
@@ -93,13 +98,13 @@ class BoundRecurrence:
         )
         steps = {"h": made.outputs, "c": made.cells}
         rows = {"h": made.h, "c": made.c}
-        outputs = own([steps[kind] for kind in known.outputs])
+        outputs = without_aliases([steps[kind] for kind in known.outputs])
         if call.last_only:
             outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
-        return Results(outputs, own([rows[kind] for kind in known.final]))
+        return Results(outputs, without_aliases([rows[kind] for kind in known.final]))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters; always possible."""
+        """Replaces the parameters (weights) for later calls. Returns True, as this is always possible."""
         self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
@@ -107,39 +112,43 @@ class BoundRecurrence:
         """Does nothing: primitives and weights are in shared, bounded caches."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays."""
+        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of a subset of this call's rows, each run as a separate call."""
+        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares further calls with the same layout; None for calls of the last outputs only."""
-        places = padding(call, self.known.cell.recur.reverse)
+        """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
+        calls that return last outputs only.
+        """
+        layout = padding(call, self.known.cell.recur.reverse)
         if call.last_only:
             return None
 
         def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-            """Runs the prepared call on other arrays."""
-            return self.results(places, call, sequences, initial)
+            """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
+            return self.results(layout, call, sequences, initial)
 
-        return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
+        return FrozenCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
-    """Joins the features of the sequences of a recurrence at each step, [total, inputs]."""
-    flat = [laid_flat(sequences[place], total) for place in known.reads]
+    """Joins the sequences that a recurrence reads along their features, to oneDNN's one input [total,
+    inputs]. total: the number of steps of all sequences.
+    """
+    flat = [flattened(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
-def laid_flat(sequence: Array, total: int) -> Array:
-    """Reshapes a sequence to [total, size]. In frozen calls it may have the shape of the caller's array."""
+def flattened(sequence: Array, total: int) -> Array:
+    """Reshapes a sequence to [total, features], also from the caller's shape, which frozen calls pass."""
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
-def own(arrays: Sequence[Array | None]) -> list[Array]:
-    """Copies arrays that occur twice, so that each has a buffer of its own."""
+def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
+    """Copies each array that occurs again in the list, so that no two results share a buffer."""
     seen: set[int] = set()
     made: list[Array] = []
     for array in arrays:
@@ -159,8 +168,8 @@ class OneDnnEngine:
     name: str = "onednn"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns the reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
-        parts run.
+        """Returns the reason why this engine cannot run a schedule; None if it can: at least one recurrence
+        runs on oneDNN, and all other parts on the engine llvm.
         """
         if reason := missing():
             return reason
@@ -177,33 +186,33 @@ class OneDnnEngine:
         return None if known else "there is no recurrence that oneDNN has"
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Returns the reason why a plan does not run on oneDNN itself; None for a recurrence that does."""
+        """Returns the reason why oneDNN cannot compute the plan of a part; None if it has its recurrence."""
         made = self.cell(plan)
         return made if isinstance(made, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
+        """Describes oneDNN's cell for a plan's recurrence, or returns, as text, why there is none."""
         if reason := missing():
             return reason
         made = known_plan(plan)
         return made if isinstance(made, str) else LowPrecisionCell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule: its parts run one after the other, on oneDNN or llvm."""
+        """Compiles a schedule: its parts run one after the other, each on oneDNN or on the engine llvm."""
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles a plan: for oneDNN if it has the recurrence, else for llvm."""
+        """Compiles the plan of a part: for oneDNN if it has the recurrence, else for the engine llvm."""
         known = known_plan(plan)
         return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes a total, as the engine llvm does."""
+        """Computes the value of a node that combines all rows, such as the gradient of a weight."""
         return LLVM.total(node, operands)
 
 
 def missing() -> str | None:
-    """Returns the reason why oneDNN is not available; None if it is."""
+    """Returns the reason why no library of oneDNN can be loaded; None if one can."""
     try:
         library()
     except LibraryError as error:
@@ -212,7 +221,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """Yields all parts of a schedule, including those inside loops."""
+    """Yields all parts of a schedule (a net cut into parts), including those of the steps of loops."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

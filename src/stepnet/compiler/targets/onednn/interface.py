@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint,
 MAJOR = 3
 MOST_DIMS = 12
 CPU = 1
-DEFAULT_STREAM = 1  # in order
+DEFAULT_STREAM = 1  # runs primitives in order
 USER_SCRATCHPAD = 1
 OVERWRITE_WEIGHTS = 1  # a backward pass sets the gradients of weights, and does not add to them
 
@@ -56,7 +56,7 @@ ARGUMENTS = {
     "scratchpad": 80,
 }
 DIFF = 128
-FROM, TO = 1, 17  # of a reorder
+FROM, TO = 1, 17  # numbers of the arguments of a reorder
 
 QUERY_IMPLEMENTATION, QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION = 8, 11, 28, 29
 QUERY_WORKSPACE, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 135, 136, 255
@@ -92,12 +92,14 @@ OUT = POINTER(c_void_p)
 
 
 def descriptors(count: int) -> tuple[type[c_void_p], ...]:
-    """Returns the argument types of `count` memory descriptors."""
+    """Returns the C argument types of `count` memory descriptors, to declare a function of oneDNN."""
     return (OBJECT,) * count
 
 
 def recurrence(count: int) -> dict[str, tuple[object, ...]]:
-    """Returns the argument types of the two functions that describe a recurrence with `count` memories."""
+    """Returns the C argument types of oneDNN's functions that describe a recurrence's "forward" and
+    "backward" pass. count: the number of its memory arguments.
+    """
     begin = (OUT, OBJECT, c_int, c_int)  # ..., engine, kind of propagation, direction
     return {
         "forward": (*begin, *descriptors(count), c_uint, OBJECT),
@@ -106,8 +108,10 @@ def recurrence(count: int) -> dict[str, tuple[object, ...]]:
 
 
 def vanilla(count: int) -> dict[str, tuple[object, ...]]:
-    """Returns the argument types of `recurrence`, with an activation before the direction, and two parameters
-    of it.
+    """Returns the C argument types of oneDNN's functions that describe the "forward" and "backward" pass of a
+    simple recurrence. They also take an activation and two parameters of it.
+
+    count: the number of memory arguments.
     """
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {

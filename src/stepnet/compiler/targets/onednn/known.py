@@ -33,7 +33,7 @@ NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
 
 
 def refusal(semantics: Semantics) -> str | None:
-    """Returns the reason why oneDNN has no cell with these semantics; None if it has one."""
+    """Returns the reason why oneDNN has no cell with these semantics (activations etc.); None if it has."""
     cell = semantics.cell
     if any(getattr(semantics, name) != none for name, none in NONE.items()):
         return "oneDNN's cells do not clip"
@@ -50,10 +50,9 @@ def refusal(semantics: Semantics) -> str | None:
 def recurrence_of(
     semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
 ) -> OneDnnRecurrence:
-    """Makes oneDNN's recurrence for a cell.
-
-    names: the names of its arrays.
-    projected: the size of h after a projection.
+    """Makes the description of oneDNN's recurrence that computes a cell with these semantics. inputs, hidden:
+    the numbers of features of a step and of units. names: the names of the cell's arrays; "P" is a
+    projection, "p" are peepholes. projected: the number of elements of h after a projection.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
@@ -84,7 +83,7 @@ WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
 
 
 def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Rows]:
-    """Lists the terms of oneDNN's weights and bias, gate by gate."""
+    """Lists the terms of each gate of oneDNN's weights and bias: how each is a sum of the cell's arrays."""
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
     signs = [1.0] * len(order)
@@ -93,19 +92,21 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
     pairs = list(zip(order, signs, strict=True))
 
     def rows(*names: str) -> Rows:
-        """Makes the terms of one array from the cell's arrays of these names."""
+        """Makes the terms of one weight, gate by gate: the sum of the cell's arrays with these names."""
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
-    if recurrence.row.biases > len(pairs):  # the candidate's bias inside the reset is a further gate
+    if recurrence.row.biases > len(pairs):  # the candidate's second bias counts as a further gate
         bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
     return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
 
 
-def arranged(
+def onednn_weights(
     recurrence: OneDnnRecurrence, semantics: Semantics, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Makes oneDNN's arrays, by name, from those of a cell: W, R, b, d, p and P, as far as it has them."""
+    """Computes oneDNN's weights, by oneDNN's names, from the arrays of a cell by stepnet's names: W, R, b, d,
+    p and P, as far as the cell has them.
+    """
     gates = len(GATES[semantics.cell])
     by_gate = {
         name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
@@ -123,20 +124,20 @@ def arranged(
 
 
 def split_gates(array: Array, gates: int) -> Array:
-    """Reshapes [..., gates * hidden] to [..., gates, hidden]."""
+    """Reshapes an array [..., gates * hidden], such as weights, to [..., gates, hidden]."""
     return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
 
 
 @dataclass(frozen=True)
 class KnownPlan:
-    """A plan whose recurrence oneDNN can run.
+    """Plan (which operation of a net runs when) whose recurrence oneDNN can run.
 
     net: the net of the plan.
     cell: the recognised cell.
     recurrence: oneDNN's recurrence.
     reads: the positions, in a call, of the sequences that are joined to x.
     memories: the positions of h, and of c, among the initial memories.
-    parameters: the constants of the net that the body reads, by number.
+    parameters: the constants of the net that the body reads, as nodes.
     outputs, final: for each result per step, and each final memory, "h" or "c".
     """
 
@@ -150,7 +151,7 @@ class KnownPlan:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """Computes oneDNN's weights by name, in its layout, from the parameters of the plan."""
+        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net."""
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(
@@ -161,11 +162,13 @@ class KnownPlan:
         if cell.projected is not None:  # each feature of x is the input of one unit of one gate
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
-        return arranged(self.recurrence, cell.semantics, arrays)
+        return onednn_weights(self.recurrence, cell.semantics, arrays)
 
 
 def known_plan(plan: Plan) -> KnownPlan | str:
-    """Finds the recurrence of oneDNN that computes a plan; returns the reason, as text, if there is none."""
+    """Finds the recurrence of oneDNN that computes a whole plan. Returns it with the roles of the plan's
+    inputs and results, or as text the reason why there is none.
+    """
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(numbers) != 1:

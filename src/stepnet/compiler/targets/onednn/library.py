@@ -71,14 +71,12 @@ class OneDnnLibrary:
     engine: c_void_p
 
     def __repr__(self) -> str:
+        """Describes the library for the user: its version, threading runtime and path."""
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls a function of the library.
-
-        Raises `RefusedError` for a missing implementation, and `LibraryError` for any other failure.
-
-        asked: a description of the request, for the message.
+        """Calls the library's function `name`. Raises `RefusedError` if oneDNN lacks an implementation, and
+        `LibraryError` for any other failure. asked: what the call requests, for the message.
         """
         status = getattr(self.functions, name)(*arguments)
         if status:
@@ -93,7 +91,7 @@ class OneDnnLibrary:
 
     @property
     def largest_weight(self) -> int:
-        """The largest int8 weight without overflow: half as large if the processor adds pairs in 16 bits."""
+        """The largest int8 weight without overflow: 63 if the processor adds pairs in 16 bits, else 127."""
         return 127 if self.isa & ISA_VNNI else 63
 
     def check_process(self) -> None:
@@ -105,22 +103,24 @@ class OneDnnLibrary:
             )
 
     def limit_threads(self, count: int) -> None:
-        """Sets the number of threads for calls from this Python thread; only with OpenMP."""
+        """Sets the number of threads for calls from this Python thread. Does nothing without OpenMP."""
         if hasattr(self.functions, "omp_set_num_threads"):
             self.functions.omp_set_num_threads(c_int(count))
 
 
 def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> LibraryError | RefusedError:
-    """Makes the exception for a status that is not success."""
-    said = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
-    what = f"{name}, asked for {asked}" if asked else name
+    """Makes the exception for a call of oneDNN's function `name` that returned `status`, an index in
+    `STATUSES`. asked: what the call requested, for the message.
+    """
+    status_name = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
+    subject = f"{name}, asked for {asked}" if asked else name
     kind = RefusedError if status == UNIMPLEMENTED else LibraryError
-    return kind(f"oneDNN {'.'.join(map(str, library.version))} says {said} to {what}")
+    return kind(f"oneDNN {'.'.join(map(str, library.version))} says {status_name} to {subject}")
 
 
 def library(path: str | None = None) -> OneDnnLibrary:
-    """Loads the library at a path; by default the one that STEPNET_ONEDNN names, or else the installed
-    one.
+    """Returns the library of oneDNN at a path, loaded at the first call; by default the one that the
+    environment variable STEPNET_ONEDNN names, or else the installed one.
 
     Raises:
         LibraryError: If there is no usable library, with the reason.
@@ -132,14 +132,14 @@ def library(path: str | None = None) -> OneDnnLibrary:
 
 @cache
 def loaded(path: str) -> OneDnnLibrary:
-    """Loads the library at a path, once; "" for the installed one."""
+    """Loads the library at a path, once per path; "" stands for the installed one."""
     for candidate in (path,) if path else candidates():
         return opened(candidate)
     raise LibraryError(MISSING)
 
 
 def after_fork() -> None:
-    """Notes, in a forked process, that a library was loaded before."""
+    """Records, in a forked process, that a library was loaded before: its threads do not survive a fork."""
     if loaded.cache_info().currsize:
         FORKED.append(True)
 
@@ -149,7 +149,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def candidates() -> Iterator[str]:
-    """Yields the paths of installed libraries: the wheel's, and that of the environment."""
+    """Yields the paths of installed libraries that exist: the Python wheel's, then the environment's."""
     name = NAMES.get(sys.platform, NAMES["linux"])
     try:
         files = distribution(WHEEL).files or ()
@@ -162,7 +162,9 @@ def candidates() -> Iterator[str]:
 
 
 def opened(path: str) -> OneDnnLibrary:
-    """Opens the library at a path, declares its functions and checks its constants."""
+    """Opens the library at a path, declares its functions to ctypes, and checks its version, its threading
+    runtime and its constants. Raises `LibraryError` if it cannot be used.
+    """
     try:
         functions = ctypes.CDLL(path)
     except OSError as error:
@@ -196,7 +198,9 @@ def opened(path: str) -> OneDnnLibrary:
 
 
 def check_descriptors(made: OneDnnLibrary) -> None:
-    """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them."""
+    """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them. This
+    checks that the constants of dtypes and layouts are those of the loaded version.
+    """
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
         for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):
@@ -219,7 +223,9 @@ def check_descriptors(made: OneDnnLibrary) -> None:
 
 
 def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
-    """Makes a memory descriptor, which the caller destroys; returns its handle."""
+    """Makes a memory descriptor of oneDNN (shape, dtype, and layout as a key of `TAGS`); returns its handle,
+    which the caller must destroy.
+    """
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
     library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
@@ -228,9 +234,9 @@ def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, 
 
 @cache
 def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
-    """Returns the library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
-
-    The instruction set alone does not tell: versions differ in the dtypes that they implement with it.
+    """Returns oneDNN's reason for refusing recurrences in this dtype, found by requesting a GRU of one unit;
+    None if it has them. The instruction set alone does not tell: versions differ in the dtypes that they
+    implement with it.
     """
     step, state = ((1, 1, 1), dtype, "abc"), ((1, 1, 1, 1), dtype, "abcd")
     weights, bias = ((1, 1, 1, 3, 1), dtype, "any"), ((1, 1, 3, 1), "float32", "abcd")

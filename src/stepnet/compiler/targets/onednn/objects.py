@@ -36,11 +36,10 @@ ALIGNMENT = 64
 
 
 class Owned:
-    """Owned object of oneDNN, which is destroyed when this object is garbage-collected. handle: its
-    handle.
-    """
+    """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
+        """Takes a handle of an object, whose kind names the function that destroys it."""
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
@@ -48,14 +47,19 @@ class Owned:
 
     @classmethod
     def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
-        """Makes the object that a function returns through its first argument."""
+        """Makes the object that a function of oneDNN returns through its first argument. kind: the object's
+        name in oneDNN's functions. asked: what the call requests, for the message of an error.
+        """
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
 
 
 def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
-    """Makes a memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
+    """Makes a memory descriptor of oneDNN: shape, dtype and layout.
+
+    tag: the layout, a key of `TAGS`; C-contiguous if it is empty.
+    """
     tag = tag or "abcde"[: len(dims)]
     return Owned.made(
         library,
@@ -70,8 +74,10 @@ def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str 
 
 
 def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
-    """Makes the attributes of a primitive: its quantization, and whether the caller allocates its
-    scratchpad.
+    """Makes the attributes of a primitive (an operation of oneDNN).
+
+    calibration: the scales of its int8 quantization; None if it is not quantized.
+    own_scratchpad: whether the caller allocates its scratch memory.
     """
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
@@ -87,11 +93,11 @@ def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scra
 
 
 class Described(Owned):
-    """A primitive descriptor, which knows the implementation and the formats that oneDNN chose."""
+    """Descriptor of a primitive (an operation of oneDNN): the implementation and formats that it chose."""
 
     @property
     def implementation(self) -> str:
-        """oneDNN's name of the code that it chose, such as brgemm:avx512_core."""
+        """oneDNN's name of the implementation that it chose, such as brgemm:avx512_core, for messages."""
         text = c_char_p()
         self.library.call(
             "dnnl_primitive_desc_query", self.handle, QUERY_IMPLEMENTATION, 0, ctypes.byref(text)
@@ -99,7 +105,9 @@ class Described(Owned):
         return (text.value or b"").decode()
 
     def kinds(self) -> tuple[int, int, int]:
-        """Returns (propagation kind, cell kind, direction), as queried from the library."""
+        """Returns oneDNN's numbers of the primitive's propagation kind, cell and direction, to check that the
+        library read the request as it was meant.
+        """
         numbers: list[int] = []
         for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
             number = c_int()
@@ -108,10 +116,10 @@ class Described(Owned):
         return numbers[0], numbers[1], numbers[2]
 
     def wanted(self, name: str) -> int:
-        """Returns the handle of the memory descriptor that the primitive expects for an argument.
+        """Returns the handle of the memory descriptor that the primitive expects for an argument; 0 or None
+        if it has no such argument. The primitive descriptor owns it.
 
-        The primitive descriptor owns the handle. name: a key of ARGUMENTS, with the prefix "diff_" for its
-        gradient.
+        name: a key of `ARGUMENTS`, with the prefix "diff_" for its gradient.
         """
         query = self.library.functions.dnnl_primitive_desc_query_md
         special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)
@@ -120,31 +128,31 @@ class Described(Owned):
         return query(self.handle, QUERY_ARGUMENT, number_of(name))
 
     def size(self, name: str) -> int:
-        """Returns the bytes of an argument; 0 if the primitive does not have it."""
+        """Returns the size in bytes of an argument, a key of `ARGUMENTS`; 0 if the primitive has none."""
         wanted = self.wanted(name)
         return self.library.functions.dnnl_memory_desc_get_size(wanted) if wanted else 0
 
 
 def number_of(name: str) -> int:
-    """Returns oneDNN's number of an argument, by its name."""
+    """Returns oneDNN's number of an argument: a key of `ARGUMENTS`, or "diff_" and a key for a gradient."""
     return DIFF + ARGUMENTS[name[5:]] if name.startswith("diff_") else ARGUMENTS[name]
 
 
 def aligned(size: int) -> Array:
-    """Makes an array of `size` zero bytes, aligned to 64 bytes."""
+    """Makes an array of `size` zero bytes, aligned to 64 bytes as vector instructions prefer."""
     whole = np.zeros(size + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return whole[first : first + size]
 
 
 class MemoryObject(Owned):
-    """A oneDNN memory over the buffer of an array, which it keeps alive."""
+    """Memory object of oneDNN over the buffer of an array. It keeps the array alive."""
 
     array: Array
 
     @classmethod
     def over(cls, library: OneDnnLibrary, description: "Owned | int", array: Array) -> "MemoryObject":
-        """Makes a memory with this descriptor, over the buffer of an array."""
+        """Makes a memory object of oneDNN over an array's buffer. description: its descriptor or handle."""
         handle = description.handle if isinstance(description, Owned) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -152,16 +160,17 @@ class MemoryObject(Owned):
         return made
 
     def lend(self, array: Array) -> None:
-        """Sets the buffer to that of a caller's array, which is not kept alive."""
-        # `array.ctypes.data` is the same, and takes three times as long.
+        """Makes oneDNN use the buffer of a caller's array, which the caller must keep alive."""
+        # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
 
 
 class Primitive:
-    """Compiled primitive with the memories of its arguments. Only one thread at a time may run it."""
+    """Compiled primitive (operation of oneDNN) with its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: Described) -> None:
+        """Creates the primitive from its descriptor, and a stream to execute it; arguments follow later."""
         library = description.library
         self.library, self.description = library, description
         self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
@@ -171,7 +180,7 @@ class Primitive:
         self.arguments = (ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
-        """Sets the memories of some arguments, by number."""
+        """Sets the memories of some arguments for later runs, by oneDNN's number of each argument."""
         new = set(memories) - set(self.places)
         self.memories.update(memories)
         if new:
@@ -183,7 +192,7 @@ class Primitive:
             self.arguments[self.places[number]].memory = memory.handle
 
     def run(self) -> None:
-        """Executes the primitive, and waits until it is done."""
+        """Executes the primitive on the memories of its arguments, and waits until it is done."""
         call = self.library.call
         handle = self.stream.handle
         call("dnnl_primitive_execute", self.primitive.handle, handle, len(self.arguments), self.arguments)
@@ -191,7 +200,9 @@ class Primitive:
 
 
 def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: Owned | None) -> MemoryObject:
-    """Copies an array into the format of a memory descriptor, quantized according to the attributes."""
+    """Copies an array into the format of a memory descriptor, as a primitive expects its weights; returns the
+    memory object. attribute: has the scales of a quantization.
+    """
     plain = described(library, source.shape, source.dtype.name)
     wanted = Described.made(
         library,

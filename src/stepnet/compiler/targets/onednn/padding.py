@@ -43,26 +43,28 @@ class Padding:
 
     @property
     def even(self) -> bool:
-        """Tells whether all sequences are equally long."""
+        """Tells whether all sequences are equally long, so that nothing is padded."""
         return self.empty is None and len(self.ends) < 2
 
     @property
     def bytes(self) -> int:
-        """The memory of the tables."""
+        """The size in bytes of the tables, for the bound of the cache."""
         return sum(array.nbytes for array in (self.target, self.last, self.lengths))
 
     def picked(self, values: Array) -> Array:
-        """Takes the steps of all sequences, contiguous and in order, from an array in the caller's layout."""
+        """Returns the steps of all sequences end to end, from an array in the caller's layout."""
         return values if self.source is None else values[self.source]
 
     def padded(self, values: Array) -> Array:
-        """Pads the caller's values [total, ...] with zeros to [steps, rows, ...]."""
+        """Copies values [total, ...] in the caller's layout to [steps, rows, ...], with zeros as padding."""
         padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
         padded[self.target] = self.picked(values)
         return padded.reshape(self.steps, self.rows, *values.shape[1:])
 
     def placed(self, flat: Array, total: int) -> Array:
-        """Puts values [steps * rows, ...] into the caller's layout, as float32, with zeros in gaps."""
+        """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout, as
+        float32. Gaps between sequences are zeros.
+        """
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:
             return steps
@@ -72,7 +74,10 @@ class Padding:
 
 
 def padding(call: Call, reverse: bool) -> Padding:
-    """Returns the padding of a call, cached for calls with the same layout."""
+    """Returns the padded layout of a call's sequences, from a cache for calls with the same positions.
+
+    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
+    """
     positions = call.positions
     steps = None if positions.steps is None else positions.steps.tobytes()
     key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)
@@ -80,17 +85,23 @@ def padding(call: Call, reverse: bool) -> Padding:
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
-    """Returns the padding of sequences that lie end to end, cached."""
+    """Returns the padded layout of sequences that lie end to end with these offsets, from a cache.
+
+    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
+    """
 
     def packed() -> Padding:
-        """Makes the padding."""
+        """Makes the padded layout of the sequences."""
         return padding_for(Positions.end_to_end(offsets), reverse)
 
     return PADDINGS.get((offsets.tobytes(), reverse), packed)
 
 
 def padding_for(positions: Positions, reverse: bool) -> Padding:
-    """Makes the padding of sequences at these positions."""
+    """Computes the padded layout of sequences: the place of each step in an array [steps, rows].
+
+    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
+    """
     lengths = positions.lengths
     steps, rows = int(lengths.max(initial=0)), len(lengths)
     first = steps - lengths if reverse else np.zeros_like(lengths)

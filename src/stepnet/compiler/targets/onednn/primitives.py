@@ -50,20 +50,19 @@ def description(
     rows: int,
     forward: Described | None = None,
 ) -> Described:
-    """Makes the primitive descriptor of a recurrence; given that of the forward pass, the one of its
-    gradient.
-
-    Raises `RefusedError` if the library does not support it.
+    """Makes the descriptor of the primitive (operation of oneDNN) that runs a recurrence for a number of
+    steps and rows. forward: None for the forward pass; for the gradient, the descriptor of the forward pass.
+    Raises `RefusedError` if the library has no such primitive.
     """
     reason = recurrence.refuse(library)
     if reason is not None:
         raise RefusedError(f"onednn: {reason}")
     row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
-    ways = ("", "diff_") if forward else ("",)
-    # Names of descriptions that live until the function has read them.
+    prefixes = ("", "diff_") if forward else ("",)
+    # A dict keeps the descriptors alive until the function has read them.
     owned = {
-        way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
-        for way in ways
+        prefix + slot: argument_descriptor(library, recurrence, slot, prefix, steps, rows)
+        for prefix in prefixes
         for slot in row.slots
     }
     memories = [None if memory is None else memory.handle for memory in owned.values()]
@@ -89,20 +88,25 @@ def description(
     return made
 
 
-def wanted_by(
-    library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, way: str, steps: int, rows: int
+def argument_descriptor(
+    library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, prefix: str, steps: int, rows: int
 ) -> Owned | None:
-    """Makes the memory descriptor to request for an argument; None if the recurrence does not have it."""
+    """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
+    not have the argument.
+
+    slot: the name of the argument.
+    prefix: "" for the argument, "diff_" for its gradient.
+    """
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
-    dtype = "float32" if way else recurrence.dtype_of(slot)
+    dtype = "float32" if prefix else recurrence.dtype_of(slot)
     return described(
-        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not way else ""
+        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not prefix else ""
     )
 
 
 class PrimitiveRun:
-    """Primitive and the buffers of its arguments, for one thread.
+    """Primitive (operation of oneDNN) for a recurrence, and the buffers of its arguments, for one thread.
 
     A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
     """
@@ -115,6 +119,7 @@ class PrimitiveRun:
         rows: int,
         forward: "PrimitiveRun | None" = None,
     ) -> None:
+        """Creates the primitive for a number of steps and rows, or that of the gradient of `forward`."""
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
         self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
         self.primitive = Primitive(self.described)
@@ -122,7 +127,7 @@ class PrimitiveRun:
         self.views: dict[str, Array] = {}
         self.serial = -1
         self.bytes = 0
-        self.zeros = {"src_iter", "src_iter_c"}  # the first memories that are zeros now
+        self.zeros = {"src_iter", "src_iter_c"}  # the initial memories whose buffers hold zeros now
         self.lent: tuple[str, ...] = ()
         self.is_gradient = gradient = forward is not None
         for slot in recurrence.slots:
@@ -136,7 +141,7 @@ class PrimitiveRun:
         self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
 
     def add(self, name: str, forward: "PrimitiveRun | None") -> None:
-        """Allocates the memory of an argument. forward: the run to share that memory with, if any."""
+        """Allocates the memory of an argument, or shares that of `forward`, the run of the forward pass."""
         if forward is not None:
             self.memories[name] = forward.memories[name]
             return
@@ -146,7 +151,7 @@ class PrimitiveRun:
         self.memories[name] = MemoryObject.over(self.library, wanted, aligned(size))
 
     def view(self, name: str) -> Array:
-        """Returns the numbers of an argument as an array of its shape."""
+        """Returns the buffer of an argument as an array of its shape, to be read or written."""
         if name not in self.views:
             slot = name.removeprefix("diff_")
             dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
@@ -156,28 +161,37 @@ class PrimitiveRun:
         return self.views[name]
 
     def flat(self, name: str) -> Array:
-        """Returns the numbers of an argument with steps, as [steps * rows, ...]."""
+        """Returns the buffer of an argument that has steps as an array [steps * rows, features]."""
         view = self.view(name)
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "PackedWeights", serial: int) -> None:
-        """Sets the weights, which have the formats that the primitive expects."""
+        """Makes the primitive use these weights, whose formats must be those that it expects.
+
+        serial: the number that identifies them.
+        """
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes a first memory, [rows, ...]; None for zeros."""
+        """Writes an initial memory to the argument `slot`.
+
+        state: [rows, ...]; None for zeros, which are not written again if they are there already.
+        """
         if state is None and slot in self.zeros:
             return
         self.view(slot)[0, 0] = 0 if state is None else state
         (self.zeros.add if state is None else self.zeros.discard)(slot)
 
     def run(self) -> None:
-        """Runs the primitive on its own buffers."""
+        """Runs the primitive on the buffers that it has allocated."""
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
-        """Runs the primitive once with the caller's arrays, C-contiguous, as buffers of these arguments."""
+        """Runs the primitive on the caller's C-contiguous arrays.
+
+        arrays: by argument; all other arguments use the buffers of this object.
+        """
         for name in self.lent:
             if name not in arrays:
                 self.memories[name].lend(self.memories[name].array)
@@ -190,9 +204,10 @@ class PrimitiveRun:
 
 
 class PackedWeights:
-    """Weights in the formats that a primitive expects."""
+    """Weights in the formats that one primitive expects. Others with the same formats may use them too."""
 
     def __init__(self, run: PrimitiveRun, arrays: Mapping[str, Array]) -> None:
+        """Copies weights, by oneDNN's names, into the formats that the primitive of `run` expects."""
         library, recurrence = run.library, run.recurrence
         attribute = None
         if recurrence.calibration is not None:
@@ -207,13 +222,13 @@ class PackedWeights:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: PrimitiveRun) -> bool:
-        """Tells whether a primitive expects the same formats."""
+        """Tells whether a primitive expects the formats of these weights, so that it can use them."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
 
     @property
     def bytes(self) -> int:
-        """The bytes of the weights."""
+        """The size in bytes of these weights, for the bound of the cache that holds them."""
         return sum(memory.array.size for memory in self.memories.values())
 
 
@@ -233,8 +248,8 @@ class RecurrenceWeights:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, arrays: Mapping[str, Array]) -> "RecurrenceWeights":
-        """Copies the weights of a recurrence; a missing bias is zeros. Raises `InputError` for other
-        shapes.
+        """Copies the weights of a recurrence, given by oneDNN's names; a missing bias becomes zeros. Raises
+        `InputError` for a missing array or another shape.
         """
         made: dict[str, Array] = {}
         for name in recurrence.weights:
@@ -249,7 +264,7 @@ class RecurrenceWeights:
         return cls(made)
 
     def bind(self, run: PrimitiveRun) -> None:
-        """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
+        """Makes a primitive use these weights; they are reordered to its formats unless a cache has them."""
         if run.serial == self.serial:
             return
         key = (run.library.path, run.recurrence, run.is_gradient, self.serial)

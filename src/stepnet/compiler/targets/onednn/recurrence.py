@@ -43,17 +43,17 @@ class CellKind:
 
     @property
     def has_cell(self) -> bool:
-        """Tells whether it has a memory c in addition to h."""
+        """Tells whether the recurrence has a memory c (cell state) in addition to h, as an LSTM has."""
         return "src_iter_c" in self.slots
 
     @property
     def has_attention(self) -> bool:
-        """Tells whether each step has an attention score, which scales the update gate."""
+        """Tells whether each step reads an attention score, which scales the update gate of a GRU."""
         return "attention" in self.slots
 
     @property
     def dtypes(self) -> Slots:
-        """The dtypes of inference."""
+        """The dtypes in which oneDNN can run the cell for inference."""
         return ("float32", *self.lowest)
 
 
@@ -135,26 +135,28 @@ class OneDnnRecurrence:
 
     @property
     def row(self) -> CellKind:
-        """The row of the cell in the table."""
+        """The properties of the cell, from the table `CELLS`."""
         return CELLS[self.cell]
 
     @property
     def output(self) -> int:
-        """The number of elements of h."""
+        """The number of elements of the memory h, after a projection if there is one."""
         return self.projected or self.hidden
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the memory arguments, in the order of oneDNN's functions."""
+        """The names of the memory arguments that it has, in the order of oneDNN's functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of the memory arguments that are parameters."""
+        """The names of the memory arguments that are parameters: weights and bias."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
-        """Returns the shape of a memory argument, with oneDNN's axes: time, batch; layer, direction, gate."""
+        """Returns the shape of the argument `slot` for a number of steps and rows. The axes are those of
+        oneDNN: time, batch and features; for memories and weights layer, direction, ..., gate, unit.
+        """
         gates = len(self.row.gates)
         return {
             "src_layer": (steps, rows, self.inputs),
@@ -172,18 +174,18 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns the dtype of a memory argument."""
+        """Returns the dtype of a memory argument: low precision, or float32 for those that lack it."""
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
 
     def refuse(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason why the library cannot run this recurrence; None if it can."""
+        """Returns the reason why oneDNN cannot run this recurrence; None if it can."""
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:
-            way = "gradients of the cell" if self.training else "the cell"
-            return f"oneDNN has {way} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
+            purpose = "gradients of the cell" if self.training else "the cell"
+            return f"oneDNN has {purpose} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
         if self.dtype != "float32" and self.projected:
             return f"oneDNN runs projections of an LSTM in float32 only, not in {self.dtype}"
         if self.dtype == "int8" and self.peephole:
@@ -199,13 +201,13 @@ class OneDnnRecurrence:
         return library.lacks(self.dtype)
 
     def refuse_gradient(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason why the library cannot compute its gradient; None if it can."""
+        """Returns the reason why oneDNN cannot compute the gradient of this recurrence; None if it can."""
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "OneDnnRecurrence":
-        """Makes this recurrence in a precision of the net. For int8 the scales of weights are not set yet."""
+        """Returns this recurrence in a net's precision (None: float32), without int8 scales of weights."""
         if precision is None:
             return self
         scale, calibration = precision.scale, None
@@ -214,13 +216,17 @@ class OneDnnRecurrence:
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
-        """Makes this recurrence with the scales of these weights, if it is calibrated."""
+        """Returns this recurrence with int8 scales computed from weights. Without int8, returns it unchanged.
+
+        largest: the largest int8 number for a weight.
+        """
         if self.calibration is None:
             return self
         scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)
         return replace(self, calibration=replace(self.calibration, weights=scales))
 
     def __str__(self) -> str:
+        """Describes the recurrence for the user, such as in the message of an error."""
         further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]
         further += [f"projected to {self.projected}"] * bool(self.projected) + ["peepholes"] * self.peephole
         further += ["training"] * self.training

@@ -42,7 +42,7 @@ class Start:
     """Initial memories of a run.
 
     recurrence: the recurrence.
-    states: an array by name of the primitive's argument; None for zeros.
+    states: for each initial memory, by argument of the primitive, its array; None for zeros.
     """
 
     recurrence: OneDnnRecurrence
@@ -50,17 +50,17 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
-        """Makes the initial memories from h, and from c if there is one. Missing ones are zeros."""
+        """Makes the initial memories from [h] or [h, c]; missing ones, and None, are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
     def fill(self, run: PrimitiveRun) -> None:
-        """Writes the memories to the buffers of a primitive."""
+        """Writes the initial memories to the buffers of a primitive, before it runs."""
         for slot, state in self.states.items():
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns a memory as a new array."""
+        """Returns the initial memory of an argument as a new array [rows, ...], with zeros for None."""
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -86,8 +86,8 @@ def run_of(
     rows: int,
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
-    """Returns the cached primitive for a number of steps and rows, for this Python thread, with its weights
-    set.
+    """Returns a primitive that runs a recurrence for a number of steps and rows, from a cache of this Python
+    thread. weights: the weights that it shall use; None to leave them unset.
     """
     library.check_process()
     count = threads()
@@ -111,7 +111,7 @@ def ran(
     last_c: bool = False,
     all_c: bool = False,
 ) -> Ran:
-    """Runs a recurrence over sequences, float32, and returns its results.
+    """Runs a recurrence over sequences, float32, on oneDNN, and returns its results.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
     initial: h and c, [rows, ...] each; None for zeros.
@@ -129,18 +129,18 @@ def ran(
         c = start.array("src_iter_c", padding.rows) if last_c else None
         return Ran(made, start.array("src_iter", padding.rows), c, cells)
     if all_c or (last_c and not padding.even):
-        return in_pieces(library, recurrence, weights, padding, read, start, all_c)
+        return run_in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
-    made, padded = executed(run, padding, read, start)
+    made, padded = run_padded(run, padding, read, start)
     return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
 
 
-def executed(
+def run_padded(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
-    """Runs a primitive; returns its outputs in the caller's layout, and padded [steps * rows, output].
-
-    read: the arguments that have steps, in the caller's layout.
+    """Runs a primitive on padded sequences; returns its outputs in the caller's layout [total, output], and
+    padded [steps * rows, output]. If the caller's arrays have the padded layout, they are not copied. read:
+    the arguments that have steps, by name, in the caller's layout. start: the initial memories.
     """
     recurrence = run.recurrence
     start.fill(run)
@@ -149,7 +149,7 @@ def executed(
         run.run_on({**read, "dst_layer": made})
     else:
         for slot, values in read.items():
-            run.flat(slot)[padding.target] = stored(recurrence, slot, padding.picked(values))
+            run.flat(slot)[padding.target] = to_storage(recurrence, slot, padding.picked(values))
         run.run()
         padded = run.flat("dst_layer")
         made = padding.placed(padded, len(read["src_layer"]))
@@ -157,26 +157,29 @@ def executed(
 
 
 def is_readable(values: Array) -> bool:
-    """Tells whether a primitive in float32 can read an array in place."""
+    """Tells whether a primitive in float32 can read an array in place, without a copy."""
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
-def stored(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values of an argument, quantized if the primitive reads int8."""
+def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
+    """Returns the values to store in an argument of a primitive: quantized if they are its int8 inputs."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """Returns the final memory h of each sequence: its last output; for an empty one its initial memory."""
+    """Returns the final memory h of each sequence: its last output, or its initial memory if it is empty.
+
+    padded: the outputs, [steps * rows, output].
+    """
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
     return h
 
 
-def in_pieces(
+def run_in_pieces(
     library: OneDnnLibrary,
     recurrence: OneDnnRecurrence,
     weights: RecurrenceWeights,
@@ -185,14 +188,12 @@ def in_pieces(
     start: Start,
     all_c: bool,
 ) -> Ran:
-    """Runs a recurrence piece by piece, for results with c, which a primitive returns only at its last
-    step.
-
+    """Runs a recurrence piece by piece for results with c, which a primitive returns only at its last step.
     The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
-    each step, each step is a piece.
+    each step (`all_c`), each step is a piece. read: the arguments that have steps, in the caller's layout.
     """
     steps, rows = padding.steps, padding.rows
-    padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}
+    padded = {slot: padding.padded(to_storage(recurrence, slot, values)) for slot, values in read.items()}
     h = np.empty((steps, rows, recurrence.output), np.float32)
     c = np.empty((steps if all_c else 0, rows, recurrence.hidden), np.float32)
     last = start.array("src_iter_c", rows)
@@ -205,7 +206,7 @@ def in_pieces(
         if before is None:
             start.fill(run)
         else:
-            carry(before, run)
+            copy_memories(before, run)
         for slot, values in padded.items():
             run.view(slot)[...] = values[times]
         run.run()
@@ -222,7 +223,7 @@ def in_pieces(
     return Ran(padding.placed(flat, total), ends(flat, padding, start), last, cells)
 
 
-def carry(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories of one run to the initial memories of the next, which may be the same."""
+def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
+    """Copies the final memories of one run to the initial memories of the next, which may be the same run."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

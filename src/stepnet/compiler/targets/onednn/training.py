@@ -48,18 +48,20 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 
 
 def padding_matters(recurrence: OneDnnRecurrence) -> bool:
-    """Tells whether padding would change the results of a recurrence, or the gradients of its weights."""
+    """Tells whether padding would change the memories of a recurrence, or the gradients of its weights."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
 def with_padding_feature(
     recurrence: OneDnnRecurrence, weights: RecurrenceWeights
 ) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-    """Adds an input feature that is 1 on padding, the last one, to a recurrence and its weights."""
+    """Adds an input feature, 1 on padding and else 0, to a recurrence and its weights, so that padding keeps
+    the memories. Returns the recurrence with one input more, and the weights with a row more, from a cache.
+    """
     signs = SIGNS[recurrence.cell]
 
     def widened() -> RecurrenceWeights:
-        """Makes the weights with a row for the feature, which opens or closes gates."""
+        """Makes the weights with a row for the padding feature, large enough to open or close gates."""
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -113,19 +115,19 @@ class Training:
 
     @computed_once
     def padding(self) -> Padding:
-        """The positions of the steps in the primitive's arrays."""
+        """The positions of the sequences' steps in the padded arrays of the primitives."""
         return padding(self.call, self.recurrence.direction == "right2left")
 
     @computed_once
     def primitive(self) -> "Primitives":
-        """The primitives. They have one more input feature if padding would otherwise change memories."""
+        """The primitives of both passes, with one more input feature if padding would change memories."""
         wanted, weights = replace(self.recurrence, training=True), self.weights
         if not self.padding.even and padding_matters(wanted):
             wanted, weights = with_padding_feature(wanted, weights)
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """Runs the forward pass; returns its results, and the residuals for gradients."""
+        """Runs the forward pass; returns its results, and the arrays that the backward pass reads."""
         places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
@@ -141,8 +143,8 @@ class Training:
         return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes the inputs and initial memories to the arguments of the forward primitive, which are
-        zeros.
+        """Writes inputs, the padding feature if there is one, and initial memories to the arrays of the
+        forward primitive, which must be zeros.
         """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
@@ -154,14 +156,13 @@ class Training:
     def backward(
         self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> RecurrenceGradients:
-        """Computes the gradients for cotangents of the outputs [total, output], and of the final h and c.
-
-        outputs, h, c: the cotangents; None for zeros.
-        residuals: those of `forward` with the same arguments.
+        """Computes gradients with respect to the inputs, initial memories and weights. residuals: the arrays
+        that the forward pass has saved. outputs, h, c: the cotangents of the outputs [total, output] and of
+        the final memories; None for zeros.
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
-            return self.handed_on(h, c)
+            return self.gradients_if_empty(h, c)
         primitive = self.primitive
         run = primitive.backward
         self.seed(run, outputs, h, c)
@@ -170,7 +171,7 @@ class Training:
             np.array(run.view(f"diff_{slot}")[0, 0])
             for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         ]
-        if h is not None and places.empty is not None:  # c is handed on by padding
+        if h is not None and places.empty is not None:  # steps on padding pass c on
             begin[0][places.empty] += h[places.empty]
         weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
         weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
@@ -183,7 +184,9 @@ class Training:
         )
 
     def seed(self, run: PrimitiveRun, outputs: Array | None, h: Array | None, c: Array | None) -> None:
-        """Writes the cotangents of the results to the arguments of the backward primitive."""
+        """Writes the cotangents of outputs and final memories, None for zeros, to the arguments of the
+        backward primitive `run`.
+        """
         padded, places = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
         if outputs is not None:
@@ -195,12 +198,12 @@ class Training:
         if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
-    def handed_on(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
-        """Returns the gradients if all sequences are empty: the cotangents of final memories pass through."""
+    def gradients_if_empty(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
+        """Computes the gradients if all sequences are empty: cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
-            """Returns the gradient of one initial memory."""
+            """Returns the gradient of an initial memory: the cotangent of the final one, None for zeros."""
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
@@ -214,7 +217,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Primitives:
-    """Primitives of both passes for a number of steps and rows, for this Python thread."""
+    """Primitives of the forward and backward pass for a number of steps and rows, for this Python thread."""
 
     library: OneDnnLibrary
     recurrence: OneDnnRecurrence
@@ -224,12 +227,12 @@ class Primitives:
 
     @computed_once
     def forward(self) -> PrimitiveRun:
-        """The primitive of the forward pass."""
+        """The primitive of the forward pass, with the weights set; from a cache."""
         return run_of(self.library, self.recurrence, self.steps, self.rows, self.weights)
 
     @property
     def backward(self) -> PrimitiveRun:
-        """The primitive of the backward pass."""
+        """The primitive of the backward pass, with the weights set; from a cache."""
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
@@ -237,11 +240,11 @@ class Primitives:
 
     @property
     def sizes(self) -> tuple[OneDnnLibrary, OneDnnRecurrence, int, int]:
-        """The arguments that determine a primitive."""
+        """The library, the recurrence and the numbers of steps and rows, which determine a primitive."""
         return self.library, self.recurrence, self.steps, self.rows
 
     def residuals(self) -> Arguments:
-        """Allocates arrays of zeros, by name, for the arguments that the backward pass reads."""
+        """Allocates, by argument, the arrays that the forward pass fills and the backward pass reads."""
         made: Arguments = {}
         for slot in READ_BACK:
             if slot not in self.forward.memories:
@@ -256,18 +259,21 @@ class Primitives:
 
 
 def flat(padded: Array) -> Array:
-    """Reshapes [steps, rows, features] to [steps * rows, features]."""
+    """Reshapes a padded array [steps, rows, features] to [steps * rows, features]."""
     return padded.reshape(-1, padded.shape[-1])
 
 
 @dataclass(frozen=True)
 class Tape:
-    """Forward pass: its results, and the residuals for its gradients."""
+    """Results of a forward pass, and the residuals: the arrays that it has saved for gradients."""
 
     training: Training
     made: Ran
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:
-        """Computes the gradients; see `Training.backward`."""
+        """Computes gradients with respect to inputs, initial memories and weights. Can be called repeatedly.
+
+        outputs, h, c: the cotangents of the outputs and of the final memories; None for zeros.
+        """
         return self.training.backward(self.residuals, outputs, h, c)

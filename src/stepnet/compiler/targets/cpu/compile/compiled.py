@@ -57,7 +57,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """Object code of a plan and its layout, as data that can be stored and read by other processes."""
+    """Object code of a plan (which operation runs when), and its layout, as data that can be stored and read
+    by other processes.
+    """
 
     code: ObjectCode
     layout: Layout
@@ -79,7 +81,7 @@ class CompiledPlan(Layout):
 
     @classmethod
     def of(cls, generated: Generated) -> "CompiledPlan":
-        """Loads generated code into memory."""
+        """Loads the generated code of a plan into memory, so that it can be called."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
@@ -91,17 +93,17 @@ class CompiledPlan(Layout):
 
     @property
     def code(self) -> MachineCode:
-        """The machine code with all functions of the plan."""
+        """The loaded machine code, with all functions of the plan."""
         return self.run.code
 
     @property
     def word_count(self) -> int:
-        """The number of argument words of a call."""
+        """The number of 64-bit arguments of a call: those of every kernel, and one for each array."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
-    @computed_once  # a cache of plans adds up those of all whenever it gets another
+    @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:
-        """The estimated memory of the compiled plan."""
+        """The estimated memory in bytes of the compiled plan, for the bound of the cache."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
 
@@ -115,18 +117,19 @@ class CompiledPlans:
     """
 
     def __init__(self, most: int) -> None:
+        """Makes an empty cache. most: its limit in bytes."""
         self.most = most
         self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """Returns the entry of a key. A missing one is made and added, unless `make` returns None."""
+        """Returns the compiled plan with a key. If it is missing, adds what `make` returns, if not None."""
         entry = self.entries.pop(key, None) or make()
         if entry is not None:
             self.put(key, entry)
         return entry
 
     def put(self, key: str, entry: CompiledPlan) -> None:
-        """Adds an entry as the most recently used, and evicts others over the limit."""
+        """Adds a compiled plan. If the cache is then too large, evicts the plans not used for longest."""
         self.entries[key] = entry
         while (
             sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1

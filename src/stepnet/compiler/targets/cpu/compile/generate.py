@@ -19,7 +19,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def written(program: Lowered, target: Processor) -> ir.Module:
-    """Generates the LLVM module of a lowered plan for a processor."""
+    """Generates the LLVM module of a plan, lowered to loops over memory, for a processor."""
     module = ir.Module("stepnet")
     module.triple = ""
     write_functions(module, program, target)
@@ -27,7 +27,10 @@ def written(program: Lowered, target: Processor) -> ir.Module:
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:
-    """Describes the interface of the machine code of a plan."""
+    """Describes the machine code of a plan for its callers: which arguments and memory it needs.
+
+    program: the plan, lowered to loops.
+    """
     return Layout(
         Needs.of(plan),
         program.program.memories,
@@ -46,10 +49,9 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 def write_functions(
     module: ir.Module, program: Lowered, target: Processor, prefix: str = ""
 ) -> tuple[str, ...]:
-    """Writes the functions of a plan; returns their names, without the prefix that they have in the module.
-
-    run: runs the lanes of a call. sequences, ended: compute values once per sequence, ahead of the loop and
-    after it.
+    """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
+    have in the module. run: runs the lanes of a call. sequences, ended: compute values once per sequence,
+    ahead of the loop and after it.
     """
     write_run(module, prefix, program, target)
     works = {"sequences": program.sequence, "ended": program.ended}
@@ -60,22 +62,25 @@ def write_functions(
 
 
 def write_run(module: ir.Module, prefix: str, program: Lowered, target: Processor) -> None:
-    """Writes the function that runs the lanes of a call."""
+    """Writes the function `run` of a lowered plan, which runs all steps of the sequences of a call."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Processor) -> None:
-    """Writes a function that computes values once per sequence, for `lanes` sequences from `first` on."""
+    """Writes a function that computes values once per sequence, ahead of the loop or after it. The arguments
+    `first` and `lanes` say for which sequences. name: the name of the function. work: the loops to write, and
+    the arrays to copy in and out.
+    """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 
     def word(place: int) -> ir.Value:
-        """Reads an argument word."""
+        """Writes a load of the argument at a position."""
         return code.read(I64, code.at(function.args[0], 8 * place), 8)
 
     def pointer(name: str) -> ir.Value:
-        """Reads an argument word as a pointer."""
+        """Writes a load of the argument `name` as a pointer."""
         return code.inttoptr(word(WORDS.index(name)), POINTER)
 
     strides = program.program.strides
@@ -84,8 +89,10 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     rows = StageRows({"sequence": records}, strides, count)
 
     def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
-        """Writes copies between arrays of the call and fields of a row; out: from the fields to the
-        arrays.
+        """Writes copies between arrays of the call and fields of each sequence's record.
+
+        places: for each copy, the argument that points to the array, and the field.
+        out: whether to copy from the fields to the arrays.
         """
         arrays = [
             (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)

@@ -47,13 +47,13 @@ PLAN = Serializer(
 
 
 def stored_plan(key: str) -> CompiledPlan | None:
-    """Reads the machine code of the plan with this key from disk; None if it is not stored."""
+    """Reads the compiled plan with a cache key from disk, and loads it; None if it is not stored."""
     made: Generated | None = read("plan", PLAN, (key,))
     return None if made is None else CompiledPlan.of(made)
 
 
 def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
-    """Returns the machine code of plans by key. Missing plans are compiled together and stored on disk.
+    """Returns compiled plans by key: read from disk, or compiled together now and stored.
 
     plans: by their cache keys, which include the processor.
     """
@@ -78,12 +78,15 @@ class Writing:
     """
 
     def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
+        """Takes the plans to compile; their layouts and loops are filled in by `kernels`."""
         self.plans, self.target = plans, target
         self.layouts = list[Layout]()
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """Yields the kernels that calls of the plans will need. Iterating over them lowers the plans."""
+        """Yields the keys of the kernels that calls of the plans will need, such as packing. On the way the
+        plans are lowered to loops.
+        """
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target
         generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
@@ -100,7 +103,7 @@ class Writing:
             yield "products.pack", self.target, *options
 
     def modules(self) -> Iterator[Any]:
-        """Yields the modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
+        """Yields the LLVM modules of the plans, in order. `kernels` must have been exhausted before."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

@@ -22,7 +22,7 @@ WRITE, IN_MEMORY, RUN = 1, 2, 4
 
 
 class SectionHeader(NamedTuple):
-    """A row of an object's section table."""
+    """A row of an object file's section table. row: the size of the rows of the section's own table."""
 
     name: int
     kind: int
@@ -37,8 +37,10 @@ class SectionHeader(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A symbol: its name, section number and offset in the section; section 0 means another object.
+    """A symbol (name of a function or of data) of an object file.
 
+    section: the number of the section that it lies in; 0 if another object defines it.
+    offset: its offset in the section.
     is_global: whether other objects see it.
     """
 
@@ -49,7 +51,7 @@ class Symbol(NamedTuple):
 
     @property
     def is_defined(self) -> bool:
-        """Tells whether the symbol is defined in this object."""
+        """Tells whether this object file defines the symbol; if not, another object must."""
         return self.section != 0
 
 
@@ -66,7 +68,7 @@ class Relocation(NamedTuple):
 
 
 class LoadedSection(NamedTuple):
-    """A section that is loaded into memory. Offsets of its relocations are from its beginning."""
+    """A section of an object file that is loaded. Its relocations have offsets from its beginning."""
 
     number: int
     kind: int
@@ -85,12 +87,12 @@ class ObjectFile(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "ObjectFile":
-        """Reads an object file from its bytes."""
+        """Reads the processor, the sections to be loaded and the symbols of an object file from its bytes."""
         _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
         sections = [
             SectionHeader(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)
         ]
-        symbols, titles = tuple(read_symbols(data, sections)), sections[int(names)].offset
+        symbols, names_offset = tuple(read_symbols(data, sections)), sections[int(names)].offset
         relocations = {
             section.info: tuple(read_relocations(data, section, symbols))
             for section in sections
@@ -99,22 +101,24 @@ class ObjectFile(NamedTuple):
         parts = tuple(
             LoadedSection(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
             for n, s in enumerate(sections)
-            if is_loaded(s) and text_at(data, titles + s.name) != ".eh_frame"
+            if is_loaded(s) and text_at(data, names_offset + s.name) != ".eh_frame"
         )
         return cls(machine, parts, symbols)
 
 
 def is_loaded(section: SectionHeader) -> bool:
-    """Tells whether a section is loaded into memory.
-
-    Unwind tables are not, as generated code has no exceptions: on x86-64 they have a kind of their own;
-    elsewhere the caller recognises them by the name .eh_frame.
+    """Tells whether a section of an object file must be loaded into memory to run its code. Unwind tables
+    need not, as generated code has no exceptions: on x86-64 they have a kind of their own; elsewhere the
+    caller recognises them by the name .eh_frame.
     """
     return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
 
 
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
-    """Yields the symbols of an object, by number."""
+    """Yields the symbols of an object file in the order by which relocations number them.
+
+    data: the bytes of the file.
+    """
     for table in sections:
         if table.kind == SYMBOLS:
             names = sections[table.link].offset
@@ -123,16 +127,18 @@ def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Sym
 
 
 def read_relocations(data: bytes, table: SectionHeader, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
-    """Yields the relocations of a section, from their table."""
+    """Yields the relocations (addresses to be filled in) that a section of relocations lists. data: the bytes
+    of the object file. table: the header of that section. symbols: the symbols of the file, by number.
+    """
     for offset, kind, number, addend in RELOCATION.iter_unpack(contents(data, table)):
         yield Relocation(offset, kind, symbols[number], addend)
 
 
 def contents(data: bytes, section: SectionHeader) -> bytes:
-    """Returns the bytes of a section."""
+    """Returns the bytes of one section of an object file. data: the bytes of the file."""
     return data[section.offset : section.offset + section.size]
 
 
-def text_at(data: bytes, place: int) -> str:
-    """Reads the zero-terminated text at an offset."""
-    return data[place : data.index(b"\0", place)].decode()
+def text_at(data: bytes, offset: int) -> str:
+    """Reads the zero-terminated text, such as a symbol's name, at an offset in an object file."""
+    return data[offset : data.index(b"\0", offset)].decode()

@@ -67,7 +67,7 @@ class Image(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "Image | None":
-        """Lays out an object file in memory; returns None if only LLVM can load it."""
+        """Computes the memory layout of an object file, given its bytes; None if only LLVM can load it."""
         if sys.platform != "linux" or len(data) < HEADER.size:
             return None
         ident, kind, machine, *_ = HEADER.unpack_from(data)
@@ -98,10 +98,9 @@ class Image(NamedTuple):
         )
 
     def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
-        """Loads the image into executable memory; returns the memory, which the caller owns, and the
-        functions' addresses.
-
-        address_of: returns the address of an external function, by its name.
+        """Loads the image into executable memory, and fills in its addresses. address_of: returns the address
+        of an external function, by its name. Returns the memory, which the caller must keep, and the
+        addresses of the image's functions by name.
         """
         memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -117,12 +116,14 @@ class Image(NamedTuple):
 
 @cache
 def libc() -> Any:
-    """Returns the C library, with all other libraries that this process has loaded globally."""
+    """Returns, through ctypes, the C library and all libraries that this process has loaded globally."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def protect(base: int, size: int) -> None:
-    """Makes pages executable and read-only; raises `OSError` if the system does not allow it."""
+    """Makes memory executable and read-only, before its code is called; raises `OSError` if the system does
+    not allow it. base, size: the address of its first page, and its number of bytes.
+    """
     call = libc()["mprotect"]
     call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if call(base, size, mmap.PROT_READ | mmap.PROT_EXEC):

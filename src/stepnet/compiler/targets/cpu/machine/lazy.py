@@ -11,13 +11,13 @@ from stepnet.compiler.targets.fork_guard import run_without_fork
 
 
 def lazy_import(module: str) -> Any:
-    """Imports a module that generates code, now that it is needed.
+    """Imports and returns a module that generates code, which takes long, only now that it is needed.
 
     module: its folder and name, such as "products.arithmetic".
     """
 
     def load() -> Any:
-        """Loads LLVM, then imports the module."""
+        """Loads the LLVM library, which the module needs, and imports the module."""
         import_module("stepnet.compiler.targets.cpu.machine.room").load_llvm()
         return import_module(f"stepnet.compiler.targets.cpu.{module}")
 

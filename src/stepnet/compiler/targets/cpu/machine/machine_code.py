@@ -32,6 +32,7 @@ class MachineCode:
     """
 
     def __init__(self, code: ObjectCode) -> None:
+        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM."""
         image = Image.of(code.data)
         if image is None:
             self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)
@@ -40,14 +41,17 @@ class MachineCode:
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
-        """Returns a function that takes one pointer, by its name. result: the ctypes type that it returns."""
+        """Returns the function `name` of the code, which takes one pointer.
+
+        result: the ctypes type that it returns; None for nothing.
+        """
         start = self.addresses[name]
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
 def address(name: str) -> int:
-    """Returns the address of a function that machine code calls by name: one of `symbols`, or of the C
-    library.
+    """Returns the address of a function outside the generated code that this calls by name: one of `symbols`,
+    or of the C library.
     """
     known = symbols().get(name)
     if known is not None:

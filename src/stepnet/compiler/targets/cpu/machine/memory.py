@@ -40,13 +40,15 @@ Shape = tuple[tuple[int, ...], Any]
 
 
 def aligned(size: int) -> Array:
-    """Makes an array of `size` zeroed bytes, aligned to a page. The array owns the memory."""
+    """Allocates an array of `size` zero bytes, aligned to a page, and in huge pages if it is large. The array
+    owns the memory.
+    """
     if size < WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
         return memory[start : start + size]
     pages = mapped(-(-size // HUGE) * HUGE + HUGE)
-    with suppress(OSError):  # a hint, which a system without huge pages does not take
+    with suppress(OSError):  # only a hint: systems without huge pages refuse it
         pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.ctypes.data % HUGE
@@ -54,7 +56,7 @@ def aligned(size: int) -> Array:
 
 
 def mapped(size: int) -> mmap.mmap:
-    """Maps `size` zeroed bytes; raises `MemoryError` if there is no memory, as NumPy does."""
+    """Requests `size` zero bytes in new pages from the system; raises `MemoryError` if there are none."""
     try:
         return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -64,12 +66,14 @@ def mapped(size: int) -> mmap.mmap:
 
 
 class SharedMemory:
-    """The owner of memory that several arrays share. It is deleted when the last of them is.
+    """Owner of memory that several arrays share. It is deleted with the last of them, and then returns the
+    memory.
 
     An array cannot be the owner: NumPy makes a view of a view refer to the base array.
     """
 
     def __init__(self, memory: Array) -> None:
+        """Takes an array, and offers its memory to NumPy under this object's ownership."""
         self.memory, self.__array_interface__ = memory, memory.__array_interface__
 
 
@@ -82,6 +86,7 @@ class JointAllocation:
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
+        """Computes where each array begins, given all shapes and dtypes, and the bytes in total."""
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
         *starts, self.bytes = [0, *ends]
         self.parts = [
@@ -89,11 +94,11 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Places the arrays in given memory, of at least `bytes` bytes."""
+        """Makes the arrays in given memory, of at least `bytes` bytes, without changing its contents."""
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """Makes new uninitialised arrays. Large memory returns to the pool with the last of them."""
+        """Allocates the arrays, uninitialised. Large memory returns to the pool with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -106,11 +111,12 @@ class RowAllocator:
     """Allocator of arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """Takes the shape and the dtype of one row of the arrays to be made."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
 
     def new(self, count: int) -> Array:
-        """Makes an uninitialised array of `count` rows, in huge pages if it is large."""
+        """Allocates an uninitialised array of `count` rows, in huge pages if it is large."""
         return self.maker(count)()
 
     def maker(self, count: int) -> Callable[[], Array]:
@@ -123,7 +129,7 @@ class RowAllocator:
 
 
 def bytes_of(shape: Shape) -> int:
-    """Returns the bytes of an array with a shape and dtype."""
+    """Returns the size in bytes of an array with a shape and dtype."""
     sizes, dtype = shape
     return prod(sizes) * np.dtype(dtype).itemsize
 
@@ -143,11 +149,12 @@ class Pool:
     # Each change of a list or dictionary is atomic, so no lock is needed.
 
     def __init__(self, most: int) -> None:
+        """Makes an empty pool. most: its limit in bytes."""
         self.most = most
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Returns an array of at least `size` bytes: zeros if `zeroed`, else uninitialised."""
+        """Returns an array of at least `size` bytes, new or reused: zeros if `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()
@@ -158,7 +165,7 @@ class Pool:
         return memory
 
     def give_back(self, *memory: Array) -> None:
-        """Returns memory that is no longer used to the pool."""
+        """Puts arrays that are no longer used into the pool, for reuse. It stays below its limit in bytes."""
         for array in memory:
             if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}
@@ -167,7 +174,7 @@ class Pool:
 
 
 def size_class(size: int) -> int:
-    """Rounds a number of bytes up by an eighth at most (to whole pages), so that similar sizes are equal.
+    """Rounds a number of bytes up, by at most an eighth or to a page, so that similar sizes share memory.
 
     >>> size_class(1000), size_class(2**20 + 1)
     (4096, 1179648)
@@ -183,10 +190,10 @@ FROM_BUFFER: Any = ctypes.c_char.from_buffer
 
 
 def pointer(array: Array | None) -> int:
-    """Returns the address of an array's first element; 0 for None."""
+    """Returns the address of an array's first element, as machine code takes it; 0 for None."""
     if array is None:
         return 0
-    try:  # an eighth of the time of the general way below
+    try:  # takes an eighth of the time of the general way below
         return ctypes.addressof(FROM_BUFFER(array))
     except (TypeError, ValueError):  # it is read-only, or empty
         return array.__array_interface__["data"][0]
@@ -201,5 +208,5 @@ def pointers(arrays: Sequence[Array]) -> list[int]:
 
 
 def view(array: Array) -> memoryview:
-    """Makes a memoryview of an array: single elements are read and written in half the time."""
+    """Returns a memoryview of an array, which reads and writes single elements in half the time."""
     return memoryview(cast("Any", array))

@@ -35,19 +35,19 @@ llvm.initialize_native_asmprinter()
 
 
 def object_code(module: ir.Module, target: Processor) -> ObjectCode:
-    """Compiles a module to object code for a processor."""
+    """Compiles one LLVM module to object code for a processor."""
     return object_codes([module], target)[0]
 
 
 def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[ObjectCode]:
-    """Compiles modules to object code for a processor, in parallel.
+    """Compiles LLVM modules to object code for a processor, in parallel; returns the codes in order.
 
     modules: may be a generator: the first modules are then compiled while later ones are still written.
     """
     names = list[tuple[str, ...]]()
 
     def texts() -> Iterator[str]:
-        """Yields the text of each module, and notes its functions."""
+        """Yields the LLVM text of each module, and records the names of its public functions."""
         for module in modules:
             names.append(tuple(f.name for f in module.functions if is_public(f)))
             yield str(module)
@@ -56,14 +56,13 @@ def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[Object
 
 
 def is_public(function: ir.Function) -> bool:
-    """Tells whether a function is called from outside its module."""
+    """Tells whether a function of a module is defined there and can be called from outside."""
     return not function.is_declaration and function.linkage != "internal"
 
 
 @contextmanager
 def shorter_pipeline() -> Generator[None]:
-    """Context in which the passes in `LEFT_OUT` do not run.
-
+    """Context in which LLVM generates code without the passes in `LEFT_OUT`, which saves a third of its time.
     The options are global to LLVM, so they are reset at the end: other packages may use the same LLVM. The
     block must run in `run_in_thread` or `run_without_fork`, which admit one thread at a time.
     """
@@ -78,15 +77,14 @@ def shorter_pipeline() -> Generator[None]:
 
 @shorter_pipeline()
 def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
-    """Compiles modules, from their texts, to object files.
-
+    """Compiles modules, given as LLVM texts, to object files on all processors; returns their bytes in order.
     Other threads compile the longest text that is available, until there are none. Returns when all threads
     have ended.
     """
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        """Compiles the longest available text, until there are none."""
+        """Compiles the longest waiting text until none waits. thread: the number of this thread."""
         # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
@@ -116,10 +114,9 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
 
 @contextmanager
 def frequent_switches() -> Generator[None]:
-    """Context in which the interpreter switches threads after `SWITCH_INTERVAL`.
-
-    A thread that returns from LLVM waits until the thread that writes text releases the interpreter: by
-    default up to 5 ms, after each of some ten calls per module.
+    """Context in which Python's interpreter switches threads every `SWITCH_INTERVAL` seconds. A thread that
+    returns from LLVM waits until the thread that writes text releases the interpreter: by default up to 5 ms,
+    after each of some ten calls per module.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(min(SWITCH_INTERVAL, interval))
@@ -142,10 +139,8 @@ def starts(thread: threading.Thread) -> bool:
 def emit(
     text: str, machine: llvm.TargetMachine, change: Callable[[llvm.ModuleRef], None] = lambda module: None
 ) -> bytes:
-    """Compiles a module's text to an object file.
-
-    change: modifies the parsed module before its code is generated.
-
+    """Compiles an LLVM module, given as text, to the bytes of an object file. machine: LLVM's code generator,
+    which no other thread may use meanwhile. change: modifies the parsed module before its code is generated.
     Raises `MemoryError` if there is too little memory, and `RuntimeError` for a text that LLVM refuses.
     """
     # A parsed module takes a hundred times as much memory as its code, and is freed at the end of the block.
@@ -162,9 +157,7 @@ def emit(
 
 @cache
 def target_machine(target: Processor, thread: int) -> llvm.TargetMachine:
-    """Makes LLVM's code generator for a processor, one per thread. It is cached, and takes half a
-    megabyte.
-    """
+    """Returns LLVM's code generator for a processor and a thread's number, made once: it is large."""
     with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()
         return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
@@ -183,21 +176,25 @@ class LoadedCode:
     """
 
     def __init__(self, engine: llvm.ExecutionEngine) -> None:
+        """Takes LLVM's execution engine, which keeps the code loaded."""
         self.engine = engine
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
+        """Hands LLVM's engine over to `discarded`, to be freed by the next call of `loaded`."""
         # At exit the globals of this module may already be deleted; the default argument is not.
         discarded.append(self.__dict__.pop("engine", None))
 
 
 def loaded_by_llvm(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM; returns its owner, the functions' addresses, and its instructions' bytes."""
+    """Loads object code by LLVM, in a thread that signals do not interrupt. Returns its owner, the functions'
+    addresses by name, and the bytes of its instructions.
+    """
     return run_in_thread(lambda: loaded(code))
 
 
 def loaded(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM in the current thread, which must be the one for LLVM; see
-    `loaded_by_llvm`.
+    """Loads object code by LLVM in the current thread, which `run_in_thread` must have started. Returns its
+    owner, the functions' addresses by name, and the bytes of its instructions.
     """
     DISCARDED.clear()
     for name, address in symbols().items():

@@ -41,7 +41,7 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Field:
-    """Place of a value in a record.
+    """Position of a value in a record, the memory with all values of one row.
 
     record: the name of the record.
     offset: the offset of the first element, in bytes.
@@ -57,36 +57,38 @@ class Field:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one element."""
+        """The size in bytes of one element of the value."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        """The bytes of the elements, without padding."""
+        """The size in bytes of the value of one row, without padding."""
         return self.size * self.itemsize
 
     @property
     def is_outside(self) -> bool:
-        """Tells whether rows are not one stride apart, as in an array of the call or the words of lanes."""
+        """Tells whether the value lies outside the records, where rows are not one stride apart: in an array
+        of the call, or among the words (inner steps) of lanes.
+        """
         return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
 
     @property
     def is_readable(self) -> bool:
-        """Tells whether every row can be read after it was written."""
+        """Tells whether values can be read again after they were written here, not only copied to results."""
         return not self.record.startswith("put ")
 
     @property
     def alignment(self) -> int:
-        """The alignment in bytes of the first element of a row, also for a part of another field."""
+        """The alignment in bytes that vector loads of the value may assume, from its position."""
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
     @property
     def a_step_later(self) -> "Field":
-        """The field from which the next step reads this value: a field in "next" is then in "now"."""
+        """The field in which the next step finds this value: a memory in "next" is then in "now"."""
         return replace(self, record="now") if self.record == "next" else self
 
     def part(self, start: int, size: int) -> "Field":
-        """Makes the field of `size` of the elements, from element `start` on."""
+        """Returns the field of `size` elements of this one, from element `start` on."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
 
@@ -94,9 +96,9 @@ class Field:
 class RowSource:
     """Source of a value per sequence: an array of the call, or a field of the record "sequence".
 
-    word: the word with the array's pointer; -1 for none.
+    word: the position, among the words (arguments) of the call, of the array's pointer; -1 for none.
     field: the field; None for none. If there is neither, the value is zeros.
-    bytes: the bytes of the value.
+    bytes: the size of the value.
     """
 
     word: int
@@ -105,16 +107,16 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Tells whether the value is zeros."""
+        """Tells whether the value of each sequence has no source: it is then zeros."""
         return self.word < 0 and self.field is None
 
 
 @dataclass(frozen=True)
 class Words:
-    """An array of the call with a value for each word of inner sequences.
+    """An array of the call with a value for each word (step of an inner sequence).
 
     axis: the axis of the inner sequences.
-    word: the word of the call with the array's pointer.
+    word: the position, among the call's arguments, of the array's pointer.
     type: the type of the values.
     padded: the number of elements of a row, padded to whole vectors.
     """
@@ -126,7 +128,7 @@ class Words:
 
     @property
     def field(self) -> Field:
-        """The field of the values."""
+        """The field by which code reads the values: each word of inner sequences is a row of the array."""
         return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
 
 
@@ -134,7 +136,7 @@ class Words:
 class Axis:
     """An axis of inner sequences.
 
-    word: the word of the call with the pointer of the offsets.
+    word: the position, among the call's arguments, of the pointer to the offsets.
     table: the table with the index, for each row, of its offset: `owner` if each sequence has an inner
         sequence, `where` if each step has one.
     """
@@ -148,8 +150,8 @@ class Axis:
 class CallArray:
     """An array of the call whose rows are read or written in place.
 
-    table: the table of row indices, `where` or `put`.
-    word: the word of the call with the array's pointer.
+    table: the table of row indices: `where` for rows that are read, `put` for rows that are written.
+    word: the position, among the call's arguments, of the array's pointer.
     type: the type of the values.
     """
 
@@ -159,13 +161,13 @@ class CallArray:
 
     @property
     def field(self) -> Field:
-        """The field of the values."""
+        """The field (table of rows, element offset, dtype) by which code reads or writes rows in place."""
         return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
 
 
 @dataclass
 class Records:
-    """The records of a kernel, while fields are assigned.
+    """Layout of the records (the values of one row together) of a kernel, while fields are assigned.
 
     width: the elements of a vector.
     used: the bytes assigned so far in each record.
@@ -175,20 +177,19 @@ class Records:
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
-        """Assigns a new field to a value."""
+        """Assigns memory in a record, padded to whole vectors, to a value of a type; returns its field."""
         start = self.used.get(record, 0)
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """Assigns a new field to a value that is stored fiber by fiber, as `count` elements with padding."""
+        """Assigns memory to a matrix that is stored fiber by fiber, as `count` elements with padding."""
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:
-        """Returns the bytes from row to row: whole cache lines.
-
-        They are no multiple of 1024 bytes, which would map the rows to few cache sets.
+        """Returns the bytes from one row of a record to the next: whole cache lines. They are no multiple of
+        1024 bytes, which would map the rows to few cache sets.
         """
         used = self.used.get(record, 0)
         # Slack at the end: a vector that begins inside the last field may end beyond it.

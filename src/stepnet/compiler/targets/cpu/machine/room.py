@@ -27,7 +27,7 @@ from stepnet.errors import LibraryError
 LIBRARY_BYTES = 256 * 2**20
 """The memory for loading the LLVM library: it maps 180 MB, and allocates more when it is initialised."""
 BASE_BYTES = 48 * 2**20
-"""The memory for any text: of LLVM, of Python meanwhile, and for the chunks in which the C library maps."""
+"""The memory to compile any text: for LLVM, for Python meanwhile, and for the C library's chunks."""
 TEXT_FACTOR = 64
 """The additional memory in bytes for each byte of a text."""
 THREAD_BYTES = 192 * 2**20
@@ -40,8 +40,7 @@ RESERVED = [0]
 
 @contextmanager
 def reserve(size: int) -> Generator[None]:
-    """Context that reserves `size` bytes of memory for the work inside.
-
+    """Context that checks and reserves `size` bytes of memory, as LLVM ends the process if it finds none.
     Raises `MemoryError` if the system has no memory for them in addition to what other threads have reserved.
     """
     with LOCK:
@@ -62,10 +61,8 @@ def reserve(size: int) -> Generator[None]:
 
 
 def load_llvm() -> None:
-    """Loads the LLVM library if it is not loaded yet.
-
-    Raises `LibraryError` if llvmlite is too old, whoever has loaded it, or broken, and `MemoryError` if there
-    is no memory for it.
+    """Loads the LLVM library if it is not loaded yet, before code is generated. Raises `LibraryError` if
+    llvmlite is too old, whoever has loaded it, or broken, and `MemoryError` if there is no memory for it.
     """
     check_llvmlite()
     if "llvmlite.binding" not in sys.modules:
@@ -81,7 +78,7 @@ def load_llvm() -> None:
 
 
 def check_llvmlite() -> None:
-    """Raises `LibraryError` if llvmlite is too old."""
+    """Raises `LibraryError`, with the command that upgrades it, if the installed llvmlite is too old."""
     version = llvmlite.__version__
     if LLVMLITE.older(version):
         raise LibraryError(f"{LLVMLITE.too_old(version)}: {LLVMLITE.command}")

@@ -31,9 +31,8 @@ GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targ
 
 @cache
 def generator() -> str:
-    """Computes a digest of the code generator: its sources, the version of LLVM and the system.
-
-    Raises `NotUsableError` if the files cannot be listed or read.
+    """Computes a digest of the code generator, which is part of the keys of stored code: its sources, the
+    version of LLVM and the system. Raises `NotUsableError` if the files cannot be listed or read.
     """
     folder = Path(llvmlite.__file__).with_name("binding")
     with listing(folder), os.scandir(folder) as files:
@@ -43,20 +42,26 @@ def generator() -> str:
 
 
 def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
-    """Reads the stored value of a kind with a key; None if there is none."""
+    """Reads a value of generated code from disk; None if it is not stored. kind: the kind of value, such as
+    "kernel". form: converts it from bytes. key: all that determines it, apart from the code generator.
+    """
     name = name_of(kind, key)
     data = None if name is None else store.get(kind, name)
     return None if data is None else form.unpacked(data)
 
 
 def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:
-    """Stores a value of a kind under a key."""
+    """Stores a value of generated code on disk, if the disk is used. kind: the kind of value, such as
+    "kernel". form: converts it to bytes. key: all that determines it, apart from the code generator.
+    """
     if (name := name_of(kind, key)) is not None:
         store.put(kind, name, form.packed(value))
 
 
 def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
-    """Returns the name under which a value is stored; None if the cache is not used."""
+    """Returns the file name of a stored value, a digest of its kind, its key and the code generator; None if
+    the disk is not used.
+    """
     if not store.is_used():
         return None
     try:
@@ -74,14 +79,16 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 
 def machine_code(*kernel: Any) -> MachineCode:
-    """Returns the machine code of a kernel: loaded before, read from disk, or compiled now."""
+    """Returns the code of a kernel that no plan determines, such as packing: loaded before, read from disk,
+    or compiled now. kernel: its module, the target, and options.
+    """
     if not is_loaded(kernel):
         compile_with_kernels([], [kernel], kernel[1])
     return LOADED[kernel]
 
 
 def is_loaded(kernel: Kernel) -> bool:
-    """Tells whether a kernel is loaded. It is loaded from disk if it is stored there."""
+    """Tells whether the code of a kernel can be called. It is loaded from disk if it is stored there."""
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
     return kernel in LOADED
@@ -90,8 +97,8 @@ def is_loaded(kernel: Kernel) -> bool:
 def compile_with_kernels(
     modules: Iterable[Any], kernels: Iterable[Kernel], target: Processor
 ) -> list[ObjectCode]:
-    """Compiles modules to object code for a processor. Kernels that are not loaded yet are compiled too, and
-    loaded.
+    """Compiles LLVM modules to object code for a processor, and in the same run kernels that are not loaded
+    yet, which are stored and loaded. Returns the code of the modules.
 
     Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
     be generators, which are advanced only when LLVM can take another module.
@@ -99,7 +106,7 @@ def compile_with_kernels(
     missing = list[Kernel]()
 
     def to_compile() -> Iterator[Any]:
-        """Yields the modules of missing kernels, then the given modules."""
+        """Yields the LLVM modules of missing kernels, and then those of the caller."""
         for kernel in kernels:
             if not is_loaded(kernel):
                 missing.append(kernel)
@@ -114,6 +121,6 @@ def compile_with_kernels(
 
 
 def kernel_module(kernel: Kernel) -> Any:
-    """Generates the LLVM module of a kernel."""
+    """Generates the LLVM module of a kernel, by the function that its name says: see `Kernel`."""
     name, *options = kernel
     return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

@@ -53,20 +53,20 @@ class Clock:
 
 
 def address_of(library: Any, name: str) -> int:
-    """Returns the address of a function of a library."""
+    """Returns the address of the function `name` of a library that ctypes has loaded."""
     address = ctypes.cast(library[name], ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 def system_library() -> Any:
-    """Returns the library of the system functions: kernel32 on Windows, the C library elsewhere."""
+    """Returns, through ctypes, the library of system functions: kernel32 on Windows, else the C library."""
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 
 @cache
 def clock() -> Clock:
-    """Returns the monotonic clock of this system."""
+    """Returns the monotonic clock of this system: how machine code reads it."""
     library = system_library()
     if sys.platform == "win32":
         frequency = ctypes.c_int64()
@@ -78,13 +78,13 @@ def clock() -> Clock:
 
 @cache
 def rest_address() -> int:
-    """Returns the address of the system's function for a short sleep."""
+    """Returns the address of the system's function for a short sleep, which waiting threads call."""
     return address_of(system_library(), "Sleep" if sys.platform == "win32" else "usleep")
 
 
 @cache
 def semaphores() -> Semaphores:
-    """Returns the semaphores of this system."""
+    """Returns the functions of this system's semaphores, on which idle threads sleep in machine code."""
     library = system_library()
     if sys.platform == "win32":
         create = library["CreateSemaphoreW"]
@@ -94,6 +94,7 @@ def semaphores() -> Semaphores:
         )
 
         def make(_: int) -> int:
+            """Creates a semaphore of Windows, and returns its handle."""
             return int(create(None, 0, 2**31 - 1, None))
 
         names = ("WaitForSingleObject", "ReleaseSemaphore")
@@ -102,6 +103,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_void_p, [ctypes.c_long]
 
         def make(_: int) -> int:
+            """Creates a semaphore of macOS, and returns its handle."""
             return int(create(0))
 
         names = ("dispatch_semaphore_wait", "dispatch_semaphore_signal")
@@ -110,6 +112,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
 
         def make(address: int) -> int:
+            """Creates a POSIX semaphore in the memory at an address, and returns the address."""
             if create(address, 0, 0):
                 raise OSError("the system cannot create a semaphore")
             return address
@@ -120,7 +123,7 @@ def semaphores() -> Semaphores:
 
 @cache
 def symbols() -> dict[str, int]:
-    """Returns the functions that machine code calls by name, and their addresses in this process."""
+    """Returns the addresses, in this process, of the system functions that machine code calls by name."""
     system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
     return {
         "system_yield": address_of(system_library(), system_yield),

@@ -41,12 +41,12 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Tells whether a * b + c is one instruction (a fused multiply-add)."""
+        """Tells whether one instruction computes a * b + c (a fused multiply-add, rounded once)."""
         return self.name != "generic" or not self.cpu
 
     @property
     def has_half(self) -> bool:
-        """Tells whether it has conversion instructions for float16; else LLVM would call a library."""
+        """Tells whether instructions convert float16; without them LLVM would call a library."""
         return self.name != "generic"
 
     @property
@@ -65,10 +65,11 @@ class Processor:
         return self.has("avx512vnni")
 
     def has(self, feature: str) -> bool:
-        """Tells whether the features include one, by LLVM's name."""
+        """Tells whether the instruction set has a feature, by LLVM's name such as "avx512bf16"."""
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
+        """Describes the instruction set for the user: its name, LLVM's processor and the vector size."""
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
@@ -93,31 +94,27 @@ VARIABLE = "STEPNET_CPU"
 
 @cache
 def host_target() -> Processor:
-    """Returns the instruction set that code is generated for: the widest one available."""
+    """Returns the instruction set that code is generated for: the widest, or that of STEPNET_CPU."""
     return available_targets()[0]
 
 
 @cache
 def available_targets() -> tuple[Processor, ...]:
-    """Lists the instruction sets that this processor supports, widest first; none wider than STEPNET_CPU
-    names.
-
-    The variable is read once per process. Raises `InputError` if it names no instruction set of this
-    processor.
+    """Lists the instruction sets that code may use here, widest first: those of this processor, but none
+    wider than the environment variable STEPNET_CPU names. The variable is read once per process. Raises
+    `InputError` if it names no instruction set of this processor.
     """
     return up_to(asked(), supported_targets())
 
 
 def asked() -> str:
-    """Returns the value of STEPNET_CPU; "" if it is not set."""
+    """Returns the value of the environment variable STEPNET_CPU; "" if it is not set."""
     return os.environ.get(VARIABLE, "").strip()
 
 
 def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
-    """Returns the named instruction set and the narrower ones that a processor supports; all of them for
-    "".
-
-    Raises `InputError` for another name, and for one that this machine does not support.
+    """Returns those of the supported instruction sets that are not wider than the one called `name`; all of
+    them for "". Raises `InputError` for another name, and for one that this machine does not support.
     """
     kinds = {(target.name, target.is_x86) for target in supported}
     named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}
@@ -133,16 +130,17 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
 
 
 def target_texts() -> tuple[str, ...]:
-    """Describes the available instruction sets. The first text says so if STEPNET_CPU chose it."""
+    """Describes the available instruction sets for the user, widest first. The first text says so if the
+    environment variable STEPNET_CPU chose it.
+    """
     first, *others = map(str, available_targets())
     return f"{first}: {VARIABLE} is {asked()}" if asked() else first, *others
 
 
 @cache
 def supported_targets() -> tuple[Processor, ...]:
-    """Lists the instruction sets that this processor supports, widest first.
-
-    They are read from disk if possible, which avoids loading LLVM.
+    """Lists the instruction sets that this processor supports, widest first. They are read from disk if
+    possible, which avoids loading LLVM.
     """
     if not store.is_used() or (identity := processor()) is None:
         return run_in_thread(targets)
@@ -156,11 +154,9 @@ def supported_targets() -> tuple[Processor, ...]:
 
 
 def processor() -> str | None:
-    """Returns a text that identifies the processor until the next boot; None if the system does not describe
-    it.
-
-    The text includes the features that NumPy has read from the processor itself: an emulator such as Valgrind
-    presents another processor to the process than the system describes.
+    """Returns a text that identifies the processor until the next boot, as a key for stored facts; None if
+    the system does not describe it. The text includes the features that NumPy has read from the processor
+    itself: an emulator such as Valgrind presents another processor to the process than the system describes.
     """
     features = getattr(np._core._multiarray_umath, "__cpu_features__", None)  # pyright: ignore
     if features is None:
@@ -177,7 +173,7 @@ def processor() -> str | None:
 
 
 def host_name() -> str:
-    """Returns LLVM's name of this processor."""
+    """Returns LLVM's name of this processor, such as "znver4". Loads LLVM."""
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
 
     load_llvm()
@@ -187,7 +183,7 @@ def host_name() -> str:
 
 
 def targets() -> tuple[Processor, ...]:
-    """Lists the instruction sets that LLVM reports for this processor, widest first."""
+    """Lists the instruction sets that this processor supports, widest first, as LLVM reports. Loads LLVM."""
     # Imported here: a process that loads its code from disk does not need LLVM.
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
 

@@ -19,7 +19,7 @@ from llvmlite.binding import ffi
 
 @cache
 def library() -> Any:
-    """Returns the LLVM library that llvmlite has loaded, with functions that do not take llvmlite's lock."""
+    """Returns LLVM's library through ctypes, so that calls do not take the lock of llvmlite."""
     folder = os.path.dirname(ffi.__file__)
     loaded = ctypes.CDLL(os.path.join(folder, ffi.get_library_name()))
     signatures = {
@@ -40,9 +40,9 @@ def library() -> Any:
 
 
 def emit_object(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
-    """Compiles a module to an object file. No other thread may use the module or the machine meanwhile.
-
-    Raises `RuntimeError` with LLVM's message if it refuses the module.
+    """Compiles a parsed LLVM module to the bytes of an object file, without llvmlite's lock. No other thread
+    may use the module or the machine (code generator) meanwhile. Raises `RuntimeError` with LLVM's message if
+    it refuses the module.
     """
     functions, message = library(), ctypes.c_void_p()
     buffer = functions.TargetMachineEmitToMemory(machine, module, 1, ctypes.byref(message))

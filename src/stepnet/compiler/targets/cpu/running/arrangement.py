@@ -1,4 +1,4 @@
-"""How the kernels of a chain are arranged on threads in a call.
+"""Arrangement of the kernels of a chain on threads: which run at the same time, and on which threads.
 
     kernels                   waves of the chain   arranged by cost
     1 2 3, a stack            (1) (2) (3)          (1 2) (3)         1 and 2 as a wavefront
@@ -26,12 +26,12 @@ Decided = TypeVar("Decided", Concurrency, Wavefront)
 
 @dataclass
 class Arrangement:
-    """Decision how the calls of all kernels run on threads.
+    """Decision how the calls of all kernels of a chain run on threads.
 
     waves: the kernels that run at the same time, by position.
     ways: for each kernel, how threads divide its call.
-    blocks: for each kernel of a wavefront, the steps of a block, before which it waits for the kernel below
-        it; 0 for other kernels.
+    blocks: for each kernel of a wavefront (layers of a stack, each some steps behind the one below), the
+        steps of a block, before which it waits for the kernel below it; 0 for other kernels.
     """
 
     waves: Waves
@@ -39,17 +39,21 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how the kernels at these positions run."""
+        """Sets how threads divide the calls of the kernels at these positions.
+
+        block: the steps of a wavefront's block; 0 for no wavefront.
+        """
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
 
 
 @dataclass(frozen=True)
 class Arranger:
-    """Arranges calls of kernels.
+    """Decides how the calls of a chain's kernels run on threads.
 
     natives: the kernels.
-    waves, lines: as in `compiler/plan/waves.py`, by the positions of the kernels.
+    waves, lines: the kernels that do not depend on each other, and the layers of a stack, as in
+        `compiler/plan/waves.py`, by the positions of the kernels.
     decided, fronts: the decisions so far, by size.
     """
 
@@ -60,7 +64,9 @@ class Arranger:
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
     def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
-        """Decides how calls run on threads. laid: the layouts of their sequences."""
+        """Decides, by estimated times, which kernels of a chain run at the same time, and how threads divide
+        each call. calls, laid: the call of each kernel, and the layout of its sequences.
+        """
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
         ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
@@ -81,7 +87,10 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
-        """Decides on kernels that do not depend on each other: returns one wave, or one wave each."""
+        """Decides whether kernels that do not depend on each other run at the same time: returns one wave, or
+        one wave each. Stores in `made` how threads divide the calls. wave: the positions of the kernels.
+        all_sizes: the sizes of the calls of all kernels. most: the largest number of threads.
+        """
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
         sizes = tuple(all_sizes[place] for place in wave)
@@ -93,7 +102,10 @@ class Arranger:
         return (tuple(wave[place] for place in decided.order),)
 
     def groups(self, line: tuple[int, ...], sizes: Sequence[CallSize], most: int, made: Arrangement) -> Waves:
-        """Decides on the layers of a stack: returns waves, each a wavefront of some consecutive layers."""
+        """Decides which layers of a stack run as a wavefront, each some steps behind the one below: returns
+        waves of consecutive layers. Stores in `made` how threads divide the calls. line: the positions of the
+        layers' kernels. sizes: the sizes of the calls of all kernels. most: the largest number of threads.
+        """
         size, (loads, machine) = sizes[line[0]], self.loads(line)
         decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
         groups, first = list[tuple[int, ...]](), 0
@@ -105,18 +117,22 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """Returns the loads of kernels, and the machine."""
+        """Returns the work of the kernels at these positions, and the machine's rates, to estimate times."""
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether kernels run over the same sequences, so that their steps correspond."""
+    """Tells whether the kernels at the positions `line` run over the same sequences, so that their steps
+    correspond.
+
+    laid: the layout of sequences of every kernel's call.
+    """
     return all(laid[place] is laid[line[0]] for place in line)
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
-    """Returns the cached decision for a key; a new one is made and cached."""
+    """Returns the cached decision for a key; if there is none, calls `decide` and caches its result."""
     answer = known.get(key)
     if answer is None:
         if len(known) >= DECIDED:

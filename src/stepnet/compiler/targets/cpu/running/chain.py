@@ -41,10 +41,13 @@ FROZEN_STEP_BYTES = 32 * 2**20
 
 
 class HasSets(Protocol):
-    """Protocol of an object that divides the sequences of a call into sets of lanes."""
+    """Protocol of an object that divides the sequences of a call into sets of lanes, one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
+
+        seconds: the estimated time of the whole call.
+        """
         ...
 
 
@@ -52,25 +55,26 @@ class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
     def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+        """Takes kernels and, by position, those that run at the same time and the layers of stacks."""
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
 
     def started(self) -> "Started":
-        """Begins a run of the chain, to which the calls of all kernels are added."""
+        """Begins a run of the chain, to which the caller adds the call of each kernel."""
         return Started(self)
 
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Prepares workspaces for calls, with all words written.
-
-        ending: makes the sets of lanes of a single call whose sequences may end early.
+        """Returns workspaces (scratch memory) for calls, one for each kernel, with all arguments written.
+        They are those of an earlier run of the same shape, or new ones. ending: distributes the sequences of
+        a single call if these may end early.
         """
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
-        # The time of all kernels, since the layers of a wavefront share their lanes.
+        # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
@@ -82,34 +86,36 @@ class KernelChain:
         return prepared
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
-        """Does the work of NumPy after the machine code, if there is any."""
+        """Does the work that follows the machine code, such as totals by NumPy, and returns temporary
+        buffers. forms, arrays: the form and the arrays of each kernel's call.
+        """
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
                 native.end(form, own)
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """Takes the workspaces that an earlier call of this shape left; None if there are none."""
+        """Takes the workspaces (scratch memory) that an earlier run of this shape has left, or None."""
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps workspaces for a later call."""
+        """Keeps the workspaces of a finished run for a later one. The oldest are dropped beyond `SPARE`."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Returns the memory of spare workspaces to the pool."""
+        """Returns the memory of unused workspaces to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         POOL.give_back(*(space.memory for space in spaces))
         self.spare = []
 
 
 def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
-    """Removes an element from a list; returns False if another thread has removed it before."""
+    """Removes an element from a list that threads share; returns False if another thread was faster."""
     try:
         spare.remove(prepared)
     except ValueError:
@@ -118,16 +124,17 @@ def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bo
 
 
 class Started:
-    """Run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
+    """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def __init__(self, chain: KernelChain) -> None:
+        """Begins a run of a chain of kernels, to which no calls are added yet."""
         self.chain = chain
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
         self.arrays: list[CallArrays] = []
 
     def add(self, call: Call) -> Results:
-        """Adds the next kernel's call; returns its result arrays, whose contents `run` computes."""
+        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         form = CallForm(self.chain.natives[len(self.calls)].kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
@@ -136,7 +143,9 @@ class Started:
         return arrays.results
 
     def run(self) -> None:
-        """Computes all results; raises `InputError` if an index is outside its table."""
+        """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
+        an index is outside its table.
+        """
         chain = self.chain
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)

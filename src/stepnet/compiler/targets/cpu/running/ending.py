@@ -35,7 +35,7 @@ PLACE = {name: place for place, name in enumerate(ENDING)}
 
 
 class OutputRows(NamedTuple):
-    """Rows of all outputs in the order of their computation.
+    """Output rows (outputs of single steps) in the order in which machine code has computed them.
 
     outputs: an array per output.
     sequences, steps: the sequence and the step of each row.
@@ -47,20 +47,23 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """Words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
+    """Arguments `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
+        """Takes the call's arrays, the position of the first output among them, and a buffer's row count."""
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
         self.words = np.zeros(len(ENDING), np.int64)
         self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
-        """Sets words by name."""
+        """Sets arguments of the machine code, by their names in `ENDING`."""
         for name, value in words.items():
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Allocates an output buffer, and writes its pointers to the words of the call."""
+        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call. space:
+        the workspace (scratch memory and arguments) that uses the buffer.
+        """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
         self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
@@ -69,7 +72,7 @@ class Room:
         write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
-        """Adds the rows that were written to `full`."""
+        """Adds the output rows that machine code has written to `full`, the list of filled buffers."""
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
         self.full.append(
@@ -78,9 +81,10 @@ class Room:
 
 
 class Ending:
-    """Call of a kernel whose sequences may end early."""
+    """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
+        """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue."""
         (self.native,) = chain.natives
         self.chain, self.call, self.form = chain, call, CallForm(self.native.kind, call)
         results = self.form.results()
@@ -95,8 +99,8 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes, which take sequences from one queue. `seconds` is not
-        used.
+        """Returns at most `count` sets of lanes (slots that run sequences), which take their sequences from
+        one queue, with their arguments. seconds: not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
@@ -105,7 +109,7 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """Makes the words and the output buffers of a set of lanes."""
+        """Makes the arguments `ENDING` of one thread's lanes (slots that run sequences), by its number."""
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
@@ -125,7 +129,9 @@ class Ending:
         return room
 
     def results(self) -> Results:
-        """Runs the call, and returns its results; raises `InputError` if an index is outside its table."""
+        """Runs the call, and returns its results: only the steps that were taken. Raises `InputError` if an
+        index is outside its table.
+        """
         self.native.begin(self.call, self.arrays)
         prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
         (self.spaces,) = prepared.spaces
@@ -149,15 +155,15 @@ class Ending:
         return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
 
     def make_room(self) -> None:
-        """Allocates new output buffers for the sets of lanes whose buffer is full."""
+        """Allocates new output buffers, during a pause, for the threads whose buffer is full."""
         for room, space in zip(self.rooms, self.spaces, strict=True):
             if room.words[PLACE["is_full"]]:
                 room.keep()
                 room.get(space)
 
     def in_order(self, parts: Sequence[OutputRows]) -> list[Array]:
-        """Returns the outputs of all steps that were taken, sequence by sequence; or only those of the last
-        steps.
+        """Sorts output rows from the order of computation: returns, per output, the steps that were taken,
+        sequence by sequence; or the last step of each sequence, if the call wants only these.
         """
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
@@ -179,7 +185,7 @@ class Ending:
 
 
 def put(whole: Array, places: Array, rows: Array) -> None:
-    """Scatters rows into an array. Each row is viewed as one element, which halves the time."""
+    """Copies rows to the indices `places` of an array. A row is viewed as one element, to halve the time."""
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
         row = np.dtype((np.void, size))

@@ -39,17 +39,17 @@ class NodeRows(NamedTuple):
 
     @property
     def packed(self) -> Array:
-        """The values, contiguous and in order."""
+        """The values of the node, contiguous and in order: a copy if they are scattered in the array."""
         return self.array if self.places is None else self.array[self.places]
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Work of a plan after its loop.
+    """Work of a plan after its loop: reductions of sequences, and totals of all rows.
 
     plan: the plan.
     needs: the arrays that the work reads.
-    constants: the constants that it reads, by their numbers in the net.
+    constants: the constants that it reads, by node of the net.
     target: the processor to compile for.
     """
 
@@ -60,10 +60,8 @@ class Finish:
 
     @classmethod
     def of(cls, plan: Plan, needs: Needs, values: Values, target: Processor) -> "Finish | None":
-        """Makes the work of a plan after its loop; None if its only results are outputs and final
-        memories.
-
-        values: the constants of the plan, computed from the parameters.
+        """Describes the work of a plan after its loop; None if there is none: its results are outputs and
+        final memories only. values: the constants of the plan, computed from the parameters.
         """
         in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
@@ -75,9 +73,10 @@ class Finish:
 
 
 class FinishCall:
-    """Work after the loop for calls with the same layout of sequences."""
+    """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
+        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call."""
         self.finish, self.plan = finish, finish.plan
         positions = call.positions
         self.places, self.offsets = positions.all_places, positions.offsets
@@ -102,7 +101,7 @@ class FinishCall:
         ]
 
         def of_rows(number: int) -> Shape:
-            """Returns shape and dtype of a value per row."""
+            """Returns the shape, with one row per sequence, and the dtype of a node's value."""
             return (batch, *net.type_of(number).shape), net.type_of(number).dtype
 
         types = [net.type_of(number) for number in needs.kept]
@@ -112,13 +111,12 @@ class FinishCall:
         self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
 
     def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
-        """Returns the arrays that the work reads and writes, by kind: those of the results, and new ones.
-
-        memory: the buffer for the values of all steps.
+        """Returns the arrays that machine code writes for the work after the loop, by kind: those of results,
+        and new ones for values that are not returned. memory: the buffer for the values of all steps.
         """
 
         def made(places: list[tuple[int, Shape]]) -> list[Array]:
-            """Returns arrays of the results at their places, and new arrays for others."""
+            """Returns the final result at each position, and for -1 a new array of the shape."""
             return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
 
         return {
@@ -129,7 +127,7 @@ class FinishCall:
         }
 
     def values(self, kinds: Kinds) -> dict[int, NodeRows]:
-        """Returns the values that reductions and totals read, by their numbers in the net."""
+        """Returns the values that the work reads, by node, from the call's arrays by kind."""
         values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:
             array = kinds[kind][place]
@@ -138,7 +136,9 @@ class FinishCall:
         return values
 
     def reduce(self, values: dict[int, NodeRows], kinds: Kinds) -> None:
-        """Computes the reductions over the steps of each sequence."""
+        """Computes the reductions (sum, mean, max) over the steps of each sequence into the arrays "reduced".
+        values: the values so far, by node of the net. kinds: the arrays of the call, by kind.
+        """
         for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
             if array is None:
                 continue
@@ -150,21 +150,26 @@ class FinishCall:
                 array[...] = reduced(how, source, self.offsets, self.finish.target)
 
     def can_keep_sums(self, source: NodeRows, array: Array) -> bool:
-        """Tells whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
+        """Tells whether a `Sums`, which is prepared once, can sum these values into this array: both
+        contiguous, two-dimensional and of the same float dtype.
+        """
         values = source.array
         flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
         same = values.dtype == array.dtype and values.dtype.name in DTYPES
         return bool(flat) and same and source.places is self.places
 
     def sums_of(self, number: int, array: Array) -> Sums:
-        """Returns the prepared segment sum of a node, kept for the next call."""
+        """Returns the prepared sum over each sequence for a node, made once. array: the result."""
         if number not in self.sums:
             name, target = array.dtype.name, self.finish.target
             self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
         return self.sums[number]
 
     def total(self, values: dict[int, NodeRows], results: Results) -> None:
-        """Computes the totals, and stores those that are results."""
+        """Computes the values that combine all rows, and stores those that are results.
+
+        values: the values so far, by node of the net, to which they are added.
+        """
         if not self.plan.ends.totals:
             return
         wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
@@ -178,8 +183,9 @@ class FinishCall:
                 array[...] = values[number].array
 
     def made(self, number: int, node: Node, operands: Sequence[NodeRows], out: Array | None) -> Array:
-        """Computes a total. The buffers of contracts are kept for the next call; contracts may be written to
-        `out`.
+        """Computes a value that combines all rows. The buffers of a contract (the gradient of a weight) are
+        kept for the next call. number: the node in the net. out: an array to which a contract may write; None
+        for a new one.
         """
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
@@ -193,13 +199,15 @@ class FinishCall:
         return total(node, operands, self.finish.target) if known is None else known(left, right, out)
 
     def release(self) -> None:
-        """Returns the buffers of contracts to the pool."""
+        """Returns the buffers kept for contracts (gradients of weights) to the pool."""
         for kept in self.contracts.values():
             kept.release()
 
 
 def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Array:
-    """Reduces values over the steps of each sequence; how: "sum", "mean" or "max"."""
+    """Reduces the values of a node over the steps of each sequence. how: "sum", "mean" or "max". offsets: the
+    start of each sequence among the values, and the end of the last one.
+    """
     if how not in ("sum", "mean") or values.places is None:
         return REDUCTIONS[how](values.packed, offsets)
     added = sums(values.array, values.places, offsets, target)
@@ -207,7 +215,9 @@ def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Ar
 
 
 def total(node: Node, operands: Sequence[NodeRows], target: Processor) -> Array:
-    """Computes a total: a value of all rows."""
+    """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
+    weight), else by NumPy.
+    """
     if node.operation != "contract":
         return total_of(node, [operand.packed for operand in operands])
     left, right = operands

@@ -21,7 +21,7 @@ NOTHING = JointAllocation([])
 class CallArrays(NamedTuple):
     """Arrays of a call.
 
-    in_order: all arrays, in the order of their argument words; None for omitted initial memories.
+    in_order: all arrays, in the order of the kernel's arguments; None for omitted initial memories.
     final: the final memories.
     results: the results of the call.
     record: the buffer for values computed once per sequence; None if there are none.
@@ -39,11 +39,14 @@ class CallArrays(NamedTuple):
     kept: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
-        """The pointers to the arrays, in the order of their words."""
+        """Returns the addresses of the arrays in the order of the machine code's arguments.
+
+        order: for each argument, the position of its array.
+        """
         return [pointer(self.in_order[place]) for place in order]
 
     def give_back(self) -> None:
-        """Returns the call's temporary buffers to the pool."""
+        """Returns the temporary buffers of the call to the pool, once its results are computed."""
         POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
 
 
@@ -71,6 +74,12 @@ class ArrayKinds:
         axes: Sequence[Axis] = (),
         padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
+        """Makes allocators for the arrays of a kernel's calls, from the types of its results and memories.
+
+        finish: the work after the loop; None if there is none.
+        record: the bytes of a sequence's values that are computed once; 0 for none.
+        padded: by kind and position of an array, the type and the padded size of its rows.
+        """
         self.outputs, self.rows = (
             [RowAllocator(t.shape, t.dtype) for t in types] for types in (outputs, rows)
         )
@@ -82,9 +91,10 @@ class ArrayKinds:
 
 
 class CallForm:
-    """Maker of the arrays of calls with the same numbers of sequences and steps as one call."""
+    """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
+        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has."""
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows
@@ -105,12 +115,12 @@ class CallForm:
         self.offsets = offsets_by_axis(kind.axes, positions)
 
     def release(self) -> None:
-        """Frees the memory kept for the work after the loop: no more calls of this form follow."""
+        """Frees the memory kept for the work after the loop. No more calls of this form may follow."""
         if self.finish is not None:
             self.finish.release()
 
     def results(self) -> Results:
-        """Allocates arrays for the results; outputs are zeroed if no step writes some of their rows."""
+        """Allocates the result arrays of a call; outputs are zeros if not all of their rows are written."""
         outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += [self.cleared(output) for output in self.others.new()]
@@ -131,7 +141,10 @@ class CallForm:
         return output
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """Pads the arrays of a kind: rows of inner sequences become whole vectors."""
+        """Pads rows of inner sequences to whole vectors, as machine code reads them, by copying these arrays.
+
+        kind: "inputs" or "statics".
+        """
         made = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
             array = made[place] if own == kind else None
@@ -157,7 +170,9 @@ class CallForm:
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> CallArrays:
-        """Collects all arrays of a call, including those for results that are computed but not returned."""
+        """Collects all arrays that the machine code of a call reads and writes, those for values that are not
+        returned included. initial: the initial memories; None for zeros. results: the arrays of the results.
+        """
         if self.kind.is_plain:
             in_order = self.in_order(sequences, initial, statics, results)
             return CallArrays(in_order, results.final, results, None, self.batch, {}, None)
@@ -176,23 +191,24 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """Returns the largest number of steps of a block, in a call whose sequences may end early."""
+    """Returns the largest number of steps that run before free slots take new sequences, for a call whose
+    sequences may end early.
+    """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 
 def is_appended(call: Call) -> bool:
-    """Tells whether the output rows of a call are appended to a buffer, since their number is not known.
-
-    With `last_only` each sequence has one row, unless steps past its end are computed.
+    """Tells whether the output rows of a call are appended to a buffer, since their number is not known. With
+    `last_only` each sequence has one row, unless steps past its end are computed.
     """
     return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
 
 def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
-    """Lists, for each axis, the offsets of inner sequences: of the words of each sequence, or of each
-    step.
+    """Lists, for each axis of inner sequences, their offsets as machine code reads them: one for each
+    sequence or each step, and the end.
     """
     owned = [axis.table == "owner" for axis in axes]
     offsets = [
@@ -200,15 +216,14 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
         for axis, own in zip(axes, owned, strict=True)
     ]
     counts = [positions.rows if own else positions.total for own in owned]
-    # The Ragged has checked this; machine code reads an offset for each sequence or step.
+    # `Ragged` has checked this. Machine code reads an offset for each sequence or step.
     assert all(len(array) == count + 1 for array, count in zip(offsets, counts, strict=True))
     return [np.ascontiguousarray(array, np.int64) for array in offsets]
 
 
 def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
-    """Returns the mean number of words of a row along each axis.
-
-    It is rounded up to a power of two, so that calls of about the same size share decisions.
+    """Returns, for each axis, the mean number of words (steps of inner sequences) of a row, to estimate
+    times. It is rounded up to a power of two, so that calls of about the same size share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

@@ -32,9 +32,9 @@ from stepnet.errors import InputError
 
 # The number of sequences per call of machine code, so that interrupts are handled in between.
 SEQUENCES = 256
-# The largest number of sizes of calls whose partition is cached.
+# The largest number of call sizes for which the division among threads is cached.
 DECIDED = 256
-# The byte offsets of a call's own words, and of the pointers to arrays behind them.
+# The byte offsets of the words that each call writes, and of the pointers to arrays after them.
 CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
 
 
@@ -44,6 +44,7 @@ class Native:
     def __init__(
         self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
     ) -> None:
+        """Takes machine code, its constants in memory, and the work after the loop (None for none)."""
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
         self.constants = constants
@@ -59,7 +60,7 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> ArrayKinds:
-        """Determines the kinds of arrays of all calls."""
+        """Determines the kinds and types of arrays that every call of the kernel reads and writes."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
@@ -79,7 +80,9 @@ class Native:
         return ArrayKinds(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
+        """Replaces the parameters, in the kernel's own memory; returns False, with no effect, if they are not
+        C-contiguous arrays.
+        """
         if not all(array.flags.c_contiguous for array in parameters):
             return False
         if self.refill is None:
@@ -98,14 +101,14 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """Returns the size of a call, which decides how threads divide it."""
+        """Returns the size of a call (sequences, steps), from which its time is estimated."""
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
         )
 
     def partition(self, size: CallSize, most: int) -> Partition:
-        """Decides how at most `most` threads divide a call of this size. Cached."""
+        """Decides how at most `most` threads divide a call of this size, by estimated times. Cached."""
         key = most, size
         known = self.partitions.get(key)
         if known is None:
@@ -117,19 +120,21 @@ class Native:
 
     @property
     def defers(self) -> bool:
-        """Tells whether a call without empty sequences runs only machine code, so that it can be deferred."""
+        """Tells whether calls run only machine code, and no NumPy, so that a chain can include them."""
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether sequences of a call may end early."""
+        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step."""
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
         return same and self.finish is None
 
     def room(self, call: Call) -> int:
-        """Returns the number of words that scratch memory must hold: at least the longest inner sequence."""
+        """Returns the number of words (steps of inner sequences) for which a call needs scratch memory: at
+        least the longest inner sequence.
+        """
         longest = [
             int(np.diff(array).max(initial=0))
             for array in offsets_by_axis(self.compiled.axes, call.positions)
@@ -137,15 +142,18 @@ class Native:
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
-        """Allocates scratch memory for one set of lanes; see `Workspace`."""
+        """Allocates scratch memory and arguments for a kernel to run some sequences.
+
+        lanes, together: the numbers of sequences at a time, and of threads that share each step.
+        room: the number of steps of inner sequences that there is memory for.
+        ends, block: whether sequences may end early, and the most steps of a block (0: as many as fit).
+        """
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
-        """Lists the argument words of a call for a set of lanes.
-
+        """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences).
         ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
-            no limit.
-        lanes: the words of the set of lanes.
+        no limit. lanes: the arguments that describe the set of lanes.
         """
         before = 0
         if self.compiled.counts:
@@ -157,19 +165,23 @@ class Native:
     # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
-        """Computes the values needed once per sequence, and the final memories of empty sequences."""
+        """Does the work of a call before its steps: values computed once per sequence, and the final memories
+        of empty sequences.
+        """
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)
 
     def made_of(self, arrays: CallArrays) -> list[bytes]:
-        """Returns the contents, as bytes, of the arrays from which values are computed once per sequence."""
+        """Returns the contents, as bytes, of the arrays from which values are computed once per sequence. If
+        they are equal at the next call, the values are too.
+        """
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: CallArrays) -> None:
-        """Copies the initial memories of empty sequences to their final memories."""
+        """Copies the initial memories of empty sequences to their final memories, as no step does."""
         positions = call.positions
         if SequenceLayout.of(positions).filled == positions.rows:
             return
@@ -186,7 +198,9 @@ class Native:
                 final[idle] = 0 if initial is None else initial[idle]
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
-        """Computes values once per sequence, some sequences at a time so that interrupts are handled."""
+        """Runs a function of machine code that computes values once per sequence, some sequences at a time so
+        that interrupts are handled.
+        """
         status = np.zeros(1, np.int64)
         words = np.zeros(self.compiled.word_count, np.int64)
         words[self.array_words] = list(map(pointer, arrays.in_order))
@@ -199,7 +213,7 @@ class Native:
             raise InputError(OUTSIDE)
 
     def end(self, form: CallForm, arrays: CallArrays) -> None:
-        """Computes the values of each sequence after the loop, and totals."""
+        """Does the work of a call after its steps: reductions of sequences, and totals of all rows."""
         if form.finish is None:
             return
         values = form.finish.values(arrays.kinds)

@@ -22,13 +22,13 @@ SLICE = 0.05
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of calls that prepared memory fits.
+    """Shape of the calls of a chain that prepared memory fits.
 
-    waves: the kernels of each wave, by position.
+    waves: the kernels that run at the same time, by position.
     lanes: for each kernel, the number of lanes of each set.
     together: for each kernel, the number of threads that share its steps.
     blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
-    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
+    rooms: for each kernel, the number of words (steps of inner sequences) that scratch memory holds.
     ends: whether sequences may end early.
     """
 
@@ -41,13 +41,16 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes argument words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
+    """Writes arguments of machine code for every thread of a workspace, from a byte offset on.
+
+    pack: the `pack_into` of a `Struct` for these numbers.
+    """
     for row in space.rows:
         pack(row, offset, *numbers)
 
 
 class PreparedChain:
-    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
+    """Workspaces of a chain of kernels for calls of one shape, and the tasks that run them, wave by wave."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class PreparedChain:
         kind: type[PreparedTasks] = PreparedTasks,
         pauses: bool = True,
     ) -> None:
+        """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels."""
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
             [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
@@ -74,7 +78,7 @@ class PreparedChain:
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks of a wave's kernels."""
+        """Prepares the tasks that run a wave's kernels at the same time. kind: the class of the tasks."""
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
             (self.natives[place].compiled.run, address)
@@ -86,7 +90,9 @@ class PreparedChain:
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
     def run(self) -> None:
-        """Runs all waves; raises `InputError` if an index is outside its table."""
+        """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
+        `InputError` if an index is outside its table.
+        """
         for run in self.runs:
             run()
         reported = [run for run in self.runs if run.has_reported]
@@ -96,7 +102,10 @@ class PreparedChain:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
-        """Writes the argument words of calls."""
+        """Writes the arguments of the calls, one for each kernel, into the workspaces (scratch memory).
+        arrays: the arrays of each call. sets: for each call, the arguments of each thread's lanes (slots that
+        run sequences).
+        """
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
         for native, spaces, call, own, lanes in parts:

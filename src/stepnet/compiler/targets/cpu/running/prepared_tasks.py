@@ -18,7 +18,7 @@ OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class PreparedTasks:
-    """Tasks of some workspaces, to be run repeatedly.
+    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads.
 
     tasks: in the order in which threads take them, the longest first.
     spaces: the workspaces of the tasks.
@@ -36,13 +36,14 @@ class PreparedTasks:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
+        """Prepares tasks of machine code to be run by calling this object, on one thread or several."""
         for space in spaces:
             space.begin()
         self.pausing: Sequence[Workspace] = spaces if pauses else ()
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
         self.held: list[object] = []  # keeps the memory alive that the machine code reads
-        self.reach: Reach | None = None  # the progress of the call; these are the tasks of its wave `place`
+        self.reach: Reach | None = None  # reads the call's progress; these tasks are its wave `place`
         self.place, self.has_reported = 0, False
         self.paused: Callable[[], None] | None = None  # called whenever all tasks pause
         self.tasks = tasks
@@ -50,11 +51,11 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the orders for more than one task."""
+        """Makes the object that runs several tasks on at most `most` threads, waking those that sleep."""
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
-        """Runs all tasks; raises `InputError` if an index is outside its table."""
+        """Runs all tasks to their end; raises `InputError` if an index is outside its table."""
         for space in self.pausing:
             space.begin()
         for status in self.statuses:
@@ -72,11 +73,11 @@ class PreparedTasks:
                 raise InputError(OUTSIDE)
 
     def share(self) -> None:
-        """Runs all tasks on several threads."""
+        """Runs all tasks on several threads, waking those that sleep."""
         CREW.run(self.orders, self.between)
 
     def between(self) -> None:
-        """Reports the progress to a watching function, and lets paused tasks resume."""
+        """Reports progress to the user's function while all tasks pause, and then lets them resume."""
         watch = watching()
         if watch is not None and self.reach is not None:
             self.has_reported = True
@@ -97,11 +98,11 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes orders that wake nobody."""
+        """Makes the object that runs several tasks on at most `most` threads, of those that are awake."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:
-        """Runs all tasks on the threads that are awake."""
+        """Runs all tasks on the threads that are awake; wakes the others if such steps come often."""
         begun = time.perf_counter()
         while self.orders.lead():
             self.between()

@@ -17,16 +17,21 @@ class Reach:
     """
 
     def __init__(self, waves: Waves, spaces: Sequence[Sequence[Workspace]]) -> None:
+        """Takes the waves of kernels, and the workspaces from which progress is read."""
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Returns the progress of the call while its wave `at` runs, or when that wave is done."""
+        """Adds up the progress of all kernels of a chain, for a function that watches the call.
+
+        at: the position of the wave (kernels that run at the same time) that runs now, or ran last.
+        is_done: whether that wave is done.
+        """
         kernels = [[space.done() for space in spaces] for spaces in self.spaces]
         steps = all_steps = 0
         for number, wave in enumerate(self.waves):
             for space in (space for place in wave for space in kernels[place]):
                 all_steps += space.all_steps
-                # Waves that have not run yet hold the progress of an earlier call.
+                # The workspaces of waves that have not run yet hold the progress of an earlier call.
                 whole = number < at or (number == at and is_done)
                 steps += space.all_steps if whole else space.steps if number == at else 0
         ends = [kernels[place] for place in self.waves[-1]]

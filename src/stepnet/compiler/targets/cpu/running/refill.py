@@ -25,7 +25,10 @@ Key = tuple[bool, int]
 
 
 class ParameterView(NamedTuple):
-    """View of a parameter: its byte offset, shape, dtype and strides."""
+    """View of a parameter, such as its transpose: its byte offset, shape, dtype and strides.
+
+    parameter: the position of the parameter.
+    """
 
     parameter: int
     offset: int
@@ -34,7 +37,7 @@ class ParameterView(NamedTuple):
     strides: tuple[int, ...]
 
     def of(self, parameters: Sequence[Array]) -> Array:
-        """Makes this view of other parameters."""
+        """Makes an array that is the same view of other parameters of the same shapes."""
         # NumPy checks that the view stays inside the buffer of the parameter.
         buffer = parameters[self.parameter]
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
@@ -71,6 +74,7 @@ class Refill:
         wanted: Sequence[int],
         target: Processor,
     ) -> None:
+        """Finds out which constants are views of parameters, and prepares to pack or compute each."""
         self.plan, self.wanted = plan, wanted
         self.outside = {
             (True, inner): (False, outer)
@@ -109,11 +113,13 @@ class Refill:
         ]
 
     def key(self, inside: bool, number: int) -> Key:
-        """Returns the key of a constant in the net that computes it: the outer net for inputs of the body."""
+        """Returns the key under which a constant is computed. A constant that the body (the net of a step)
+        reads as an input has that of the outer net. inside: whether `number` is a node of the body.
+        """
         return self.outside.get((inside, number), (inside, number))
 
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """Fills the memory from these parameters; returns the values of the `wanted` constants."""
+        """Packs other parameters into the kernel's memory; returns the `wanted` constants by node."""
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
@@ -126,7 +132,9 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """Computes the value of a constant. known: the values computed in this call, to which it is added."""
+        """Returns the value of a constant for these parameters, computed if it is not a view of one. key:
+        whether it belongs to the body, and its node. known: the values computed so far, to which it is added.
+        """
         if key in self.fixed:
             return self.fixed[key]
         if key not in known:

@@ -17,13 +17,14 @@ class Runner:
     """Runs calls of a bound kernel. Several Python threads may call it at the same time."""
 
     def __init__(self, native: Native) -> None:
+        """Takes a kernel with its parameters, and makes the chain that runs it alone."""
         self.native, self.chain = native, KernelChain((native,), ((0,),))
         self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, and returns its results; raises `InputError` if an index is outside its table."""
+        """Runs a call and returns its results; raises `InputError` if an index is outside its table."""
         if call.until is not None:
-            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes have such calls
+            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes need it
 
             return Ending(self.chain, call).results()
         started = self.chain.started()
@@ -32,23 +33,27 @@ class Runner:
         return results
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
+        """Replaces the kernel's parameters; returns False, with no effect, if they are not C-contiguous."""
         return self.native.rebind(parameters)
 
     def release(self) -> None:
-        """Returns the kernel's memory to the pool: it must not be called afterwards."""
+        """Returns the kernel's memory to the pool. It must not be called afterwards."""
         POOL.give_back(self.native.constants)
         self.chain.release()
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of a subset of this call's rows."""
+        """Prepares single steps of some rows (sequences) of this call, as a stream takes them. A step reads
+        the memories of `call` and writes those of `results`.
+        """
         made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
         return made or CalledSteps(self, call, results)
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Prepares this call; returns a function that runs it on the current contents of its arrays."""
+        """Prepares a call for repeated runs; returns a function that runs it on the current contents of its
+        arrays, into `results`.
+        """
         native = self.native
-        if native.compiled.axes:  # other calls have other inner sequences
+        if native.compiled.axes:  # inner sequences differ from call to call
             return called_again(self, call, results)
         form = CallForm(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
@@ -61,7 +66,7 @@ class Runner:
         seen = native.made_of(arrays)
 
         def run_whole() -> None:
-            """Runs the call with the work before and after the steps."""
+            """Runs the call, and the work before its steps (if inputs have changed) and after them."""
             nonlocal seen
             now = native.made_of(arrays)
             if native.compiled.sequences is not None and now != seen:
@@ -74,7 +79,7 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares further calls of the same shapes; None if this call cannot be prepared."""
+        """Prepares calls with other arrays of the same shapes; None if this call cannot be prepared."""
         started = self.chain.started()
         started.add(call)
         frozen = started.frozen_kernel()
@@ -82,6 +87,9 @@ class Runner:
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
-    """Makes the chain of bound kernels; None if one of them has work for NumPy between the machine code."""
+    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy.
+
+    waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
+    """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     return KernelChain(natives, waves, lines) if len(natives) == len(bounds) else None

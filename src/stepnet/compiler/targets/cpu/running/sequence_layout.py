@@ -46,7 +46,10 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def rounded(filled: int, longest: int, steps: int) -> CallSize:
-    """Rounds the size of a call, so that calls of about the same size share decisions.
+    """Rounds the size of a call up, so that calls of about the same size share decisions.
+
+    filled: the number of sequences that have steps.
+    longest, steps: the number of steps of the longest one, and of all.
 
     >>> rounded(64, 500, 5130)
     CallSize(filled=64, longest=512, steps=6144, words=())
@@ -59,7 +62,7 @@ def rounded(filled: int, longest: int, steps: int) -> CallSize:
 
 
 def few_digits(number: int) -> int:
-    """Rounds a number up to three significant binary digits.
+    """Rounds a number up to three significant binary digits, to make similar numbers equal.
 
     >>> few_digits(7), few_digits(65), few_digits(81)
     (7, 80, 96)
@@ -69,7 +72,8 @@ def few_digits(number: int) -> int:
 
 
 class SequenceLayout:
-    """Layout of a call's sequences: lengths, positions, and the sets of lanes computed so far.
+    """Layout of a call's sequences for machine code: lengths, positions, and the sets of lanes computed so
+    far.
 
     filled: the number of sequences that are not empty.
     longest, steps: the steps of the longest sequence, and of all sequences.
@@ -77,6 +81,7 @@ class SequenceLayout:
     """
 
     def __init__(self, positions: Positions) -> None:
+        """Counts the sequences at these positions and their steps, and keeps tables for machine code."""
         lengths = positions.lengths
         counts: Any = lengths if len(lengths) > FEW else lengths.tolist()
         self.rows, self.lengths = len(lengths), lengths
@@ -96,7 +101,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the layout of sequences at these positions, computed once."""
+        """Returns the lengths and lanes of sequences at these positions; computed once, kept with them."""
         laid = positions.derived.get(KNOWN)
         if laid is None:
             laid = positions.derived[KNOWN] = cls(positions)
@@ -104,11 +109,13 @@ class SequenceLayout:
 
     @computed_once
     def no_steps(self) -> Array:
-        """Zeros [batch]: the number of steps that ran before a call, if none did."""
+        """Zeros [batch]: each sequence's number of earlier steps, if a call begins with the first."""
         return np.zeros(self.rows, np.int64)
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes. seconds: the estimated time of the whole call."""
+        """Divides the sequences into at most `count` sets of lanes (slots that run sequences), one for each
+        thread; returns the arguments of each set. seconds: the estimated time of the whole call.
+        """
         even = seconds >= EVEN_SECONDS
         known = self._sets.get((count, even))
         if known is None:
@@ -117,9 +124,9 @@ class SequenceLayout:
         return known
 
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
-        """Assigns sequences to the lanes of each set; empty if all sequences are empty.
-
-        even: whether to use only as many lanes as can stay active until the end.
+        """Assigns sequences to lanes (slots that run sequences), in at most `count` sets, one for each
+        thread; no sets if all sequences are empty. even: whether to use only as many lanes as can stay active
+        until the end.
         """
         if not self.filled:
             return []
@@ -131,19 +138,20 @@ class SequenceLayout:
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
-        """Returns the largest power of two of lanes per set that can all stay busy until the end."""
+        """Returns the largest number, a power of two, of lanes (slots that run sequences) per thread that can
+        all stay busy until the end. count: the number of threads.
+        """
         working = max(1, self.steps // (self.longest * count))
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """Returns the number of lanes of a set, and its argument words."""
+        """Returns the number of lanes (slots for sequences), and the arguments that describe them."""
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Lists the argument words of sets of lanes that take sequences from a queue in this order.
-
-        endings: the words `ENDING` of each set.
+        """Lists the arguments of threads that take sequences from one queue during the call, as these may end
+        early. order: the sequences in the queue. endings: the arguments `ENDING` of each thread.
         """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

@@ -41,8 +41,8 @@ class Share(NamedTuple):
     order: the table of the rows.
     own: the positions of these rows among the rows of the step.
     lanes: the number of lanes.
-    words: the argument words from `steps` on.
-    tables: the other tables that the words point to, kept alive.
+    words: the arguments of the machine code from `steps` on.
+    tables: the other tables that these point to, kept alive.
     """
 
     space: Workspace
@@ -54,16 +54,17 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """Arrangement for a number of rows: the prepared workspaces, and the share of rows of each."""
+    """Arrangement of steps of a number of rows: the prepared workspaces, and the share of rows of each."""
 
     prepared: PreparedChain
     shares: tuple[Share, ...]
 
 
 class RowSteps:
-    """Runs single steps of rows of a call; see `stepnet.compiler.targets.base.Steps`."""
+    """Runs single steps of some rows (sequences) of a call, as streams take them; implements `base.Steps`."""
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
+        """Collects the arrays of a call and of its results, on which single steps will run in place."""
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows
@@ -74,7 +75,9 @@ class RowSteps:
         self.latest: dict[int, Arranged] = {}
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs a step of these rows. It is valid until the next call of `of`."""
+        """Returns a function that runs one step of these rows on the current contents of the arrays. It is
+        valid until the next call of `of`.
+        """
         count = len(rows)
         self.starts[rows] = np.arange(count)
         arranged = self.arranged.get(count)
@@ -86,7 +89,7 @@ class RowSteps:
         for share in shares:
             share.order[...] = rows[share.own]
         if self.latest.get(id(prepared)) is not arranged:
-            self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
+            self.latest.pop(id(prepared), None)  # an interrupt may leave a mixture of both
             for share in shares:
                 write_words(share.space, pack_places, AT_PLACES, share.words)
                 write_words(share.space, pack_lanes, AT_LANES, (share.lanes,))
@@ -94,11 +97,13 @@ class RowSteps:
         return prepared.runs[0]
 
     def renew(self, rows: Array) -> None:
-        """Recomputes the values that are computed from the statics of these rows."""
+        """Recomputes the values that depend on the statics (constant over the steps) of these rows, after
+        these have changed.
+        """
         native, function = self.native, self.native.compiled.sequences
         if function is None or self.arrays.record is None or not len(rows):
             return
-        # In a separate buffer: machine code may write beyond the last row, over values of other rows.
+        # In a separate buffer: machine code may write beyond its last row, and so overwrite other rows.
         stride = native.compiled.strides["sequence"]
         record = POOL.take((len(rows) + SLACK) * stride)
         read = set(native.compiled.sequence_words)
@@ -114,7 +119,7 @@ class RowSteps:
         POOL.give_back(record)
 
     def arrange(self, count: int) -> Arranged:
-        """Prepares the workspaces for `count` rows, and the tables of the rows that each of them runs."""
+        """Prepares steps of `count` rows: divides the rows among workspaces, and makes the tables of each."""
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)
@@ -130,7 +135,9 @@ class RowSteps:
         return Arranged(prepared, tuple(shares))
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
-        """Returns the workspaces of `sets` sets of at most `room` lanes."""
+        """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at
+        first use. together: the number of threads that share each step.
+        """
         key = sets, together, room
         prepared = self.prepared.get(key)
         if prepared is None:
@@ -139,15 +146,14 @@ class RowSteps:
             prepared = PreparedChain([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
-            self.prepared[key] = prepared  # after all words are written: an interrupt may come before
+            self.prepared[key] = prepared  # only now, as an interrupt may stop the writing of words
         return prepared
 
 
 def runs_steps(native: Native) -> bool:
-    """Tells whether a kernel can run single steps of a subset of the rows in machine code.
-
-    It cannot if a step has inner sequences, if there is work after the loop, or if values computed once per
-    sequence depend on the initial memory.
+    """Tells whether a kernel can run single steps of some rows in machine code. It cannot if a step has inner
+    sequences, if there is work after the loop, or if values computed once per sequence depend on the initial
+    memory.
     """
     compiled = native.compiled
     memories = set(compiled.words["initial"])

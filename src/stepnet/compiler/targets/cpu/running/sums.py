@@ -36,7 +36,7 @@ ABREAST = 4
 
 
 def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Array:
-    """Computes the sum over each sequence; zeros for an empty one.
+    """Computes the sum of the values [rows, ...] of each sequence by machine code; zeros for an empty one.
 
     places: the rows of the values, sequence by sequence.
     offsets: where each sequence begins in `places`, and where the last one ends.
@@ -50,9 +50,10 @@ def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Arr
 
 
 class Sums:
-    """Prepared segment sum of rows of `columns` numbers, with fixed places and offsets."""
+    """Sum over each sequence, prepared for rows of `columns` numbers with fixed places and offsets."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
+        """Divides the columns among threads, and writes the arguments that all runs have in common."""
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1
@@ -65,7 +66,7 @@ class Sums:
         self.work = ParallelCalls(kernel(target, dtype), self.words)
 
     def __call__(self, values: Array, out: Array) -> None:
-        """Writes the sums of these values [rows, columns] to `out`; both are C-contiguous."""
+        """Writes the sum over each sequence of values [rows, columns] to `out`; both are C-contiguous."""
         out[...] = 0
         for name, array in (("values", values), ("sums", out)):
             self.words[:, WORD[name]] = pointer(array) + self.begins
@@ -75,5 +76,5 @@ class Sums:
 
 @cache
 def kernel(target: Processor, dtype: str) -> NativeFunction:
-    """Returns the machine code for a dtype; it serves all shapes."""
+    """Returns the machine code that sums the rows of sequences, for a dtype and any shape."""
     return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)

@@ -9,7 +9,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_sums(target: Processor, dtype: str) -> ir.Module:
-    """Generates the module of the function `sums`, for numbers of a dtype."""
+    """Generates the LLVM module of the function `sums`: the sum of the rows of each sequence, for a dtype."""
     module = ir.Module("sums")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "sums")
@@ -18,15 +18,16 @@ def write_sums(target: Processor, dtype: str) -> ir.Module:
 
 
 class SumsCode:
-    """Writer of the code that adds each row of a sequence to its sum, which is initialized to zeros."""
+    """Writer of the code that adds each row of a sequence to the sequence's sum, which begins with zeros."""
 
     def __init__(self, code: Code, dtype: str, words: ir.Value) -> None:
+        """Writes loads of the function's arguments from memory. words: the pointer to them."""
         self.code, self.dtype, self.itemsize = code, dtype, np.dtype(dtype).itemsize
         self.width = code.target.vector_bytes // self.itemsize
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
 
     def write(self) -> None:
-        """Writes the body of the function."""
+        """Writes the body of the function: loops over the sequences and their rows."""
         code, words = self.code, self.words
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")
@@ -41,7 +42,9 @@ class SumsCode:
         code.ret(code.number(0))
 
     def add(self, total: ir.Value, row: ir.Value) -> None:
-        """Writes the addition of a row to a sum: an unrolled vector loop, and a scalar loop for the rest."""
+        """Writes the addition of the row at one pointer to the sum at another: an unrolled vector loop, and a
+        scalar loop for the rest.
+        """
         code, columns = self.code, self.words["columns"]
         step = self.width * ABREAST
         whole = code.mul(code.sdiv(columns, code.number(step)), code.number(step))

@@ -38,7 +38,9 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
 def block_rows(layout: Layout) -> int:
-    """Returns the largest number of rows (lanes x steps) of a block of several steps."""
+    """Returns the largest number of rows (sequences x steps) that work outside the loop processes at a time,
+    so that their values fit into a cache.
+    """
     # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
     # evict the parameters of the steps from the last cache.
     if layout.load.others.weights >= FAR_BYTES:
@@ -47,11 +49,9 @@ def block_rows(layout: Layout) -> int:
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """Returns the bytes of each part of a workspace in whole cache lines, by the word that points to it.
-
-    strides: the bytes of each record.
-    lanes: the largest number of lanes.
-    rows, steps: the largest numbers of rows and steps of a block.
+    """Returns the sizes in bytes of the parts of a workspace, in whole cache lines, by the argument that
+    points to each. strides: the bytes of each record. lanes: the largest number of lanes. rows, steps: the
+    largest numbers of rows and steps of a block.
     """
     slots, rows = lanes + SLACK, rows + SLACK
     sizes = {
@@ -63,23 +63,23 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
     }
     sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
     sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
-    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry behind the last step is read
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry after the last step is read too
     sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
     return {name: whole_lines(size) for name, size in sizes.items()}
 
 
 def whole_lines(size: int) -> int:
-    """Rounds bytes up to whole cache lines."""
+    """Rounds a number of bytes up to whole cache lines, so that no two arrays share one."""
     return -(-size // LINE) * LINE
 
 
 def numbers_at(address: int, count: int) -> Array:
-    """Returns the `count` 64-bit integers at an address, as an array."""
+    """Returns the `count` 64-bit integers at an address as an array on the same memory."""
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
 
 
 class Done(NamedTuple):
-    """Finished steps and sequences of a set of lanes, and the numbers of all of them."""
+    """Finished steps and sequences of a set of lanes, and the numbers of those that it has in all."""
 
     steps: int
     all_steps: int
@@ -88,13 +88,14 @@ class Done(NamedTuple):
 
 
 class Workspace:
-    """Scratch memory of a set of lanes, and argument words for each thread that runs them.
+    """Scratch memory of a set of lanes (slots that run sequences), and arguments for each thread that runs
+    them.
 
     compiled, constants: the machine code, and the memory with its constants.
     lanes: the number of lanes.
     together: the number of threads that share the steps.
     reverse: whether sequences run from their last step.
-    room: the number of words of inner sequences that scratch memory holds.
+    room: the number of words (steps of inner sequences) that scratch memory holds.
     ends: whether sequences may end early.
     block: the largest number of steps of a block; 0 for as many as fit.
     """
@@ -110,6 +111,7 @@ class Workspace:
         ends: bool,
         block: int = 0,
     ) -> None:
+        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common."""
         strides = compiled.strides
         self.lanes, self.together = lanes, together
         words, kept_words = (
@@ -154,19 +156,21 @@ class Workspace:
         self._begun = view(self.progress)[: len(PROGRESS)]
 
     def follow(self, ahead: "Workspace") -> None:
-        """Makes the blocks of this workspace wait for those of another, whose outputs are its inputs."""
+        """Makes this kernel wait, before each block of steps, for the outputs of another one, which it reads
+        while both run. ahead: the workspace of the other one.
+        """
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
     def go_on(self) -> None:
-        """Clears the pause flag of the call, while no thread runs it."""
+        """Lets the machine code go on after a pause. No thread may run it meanwhile."""
         self._begun[PAUSE] = 0
 
     def begin(self) -> None:
-        """Resets the progress of the call; the number of threads is 1 until others have joined."""
+        """Resets the call's progress to its first step, and the number of threads to 1 until others join."""
         self._begun[:] = START
 
     def done(self) -> Done:
-        """Returns the progress of the current call, while it pauses."""
+        """Counts the finished steps and sequences of a call, for progress reports, while it pauses."""
         if until := self.rows[0][WORD["until"]]:
             return self._done_of_waiting(
                 dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
@@ -182,14 +186,16 @@ class Workspace:
         return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
 
     def _done_of_waiting(self, ending: Mapping[str, int]) -> Done:
-        """Returns the progress of a call whose sequences may end early. Steps after an early end count as
-        done.
+        """Counts the finished steps and sequences of a call whose sequences may end early. Steps after an
+        early end count as finished.
 
         The first set of lanes counts all sequences that were taken from the queue. Each set subtracts what
         its own lanes still have to do, so the sum over all sets is right.
+
+        ending: the arguments `ENDING` of this set, by name.
         """
         lanes = ending["at_work"]
-        # A sequence is over when it has been taken off its lane.
+        # A sequence counts as running until its lane is free, so it has at least one step left.
         left = int(np.maximum(self._table("left", lanes), 1).sum())
         if ending["number"]:
             return Done(-left, 0, -lanes, 0)
@@ -200,5 +206,5 @@ class Workspace:
         return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
 
     def _table(self, name: str, count: int) -> Array:
-        """Returns the first `count` numbers of a table of the call."""
+        """Returns the first `count` integers of a table of the call, by the argument that points to it."""
         return numbers_at(self.rows[0][WORD[name]], count)

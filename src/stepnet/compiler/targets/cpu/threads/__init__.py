@@ -1,1 +1,1 @@
-"""Threads that run machine code: how work is handed to them, and how they wait for one another."""
+"""Threads that run machine code: the handover of tasks to them, and their waiting for one another."""

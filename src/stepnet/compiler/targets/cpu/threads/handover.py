@@ -72,13 +72,12 @@ Words of a task:
 
 @dataclass(frozen=True)
 class Signals:
-    """Compiled functions of the handover. Each takes one pointer.
+    """Compiled functions of the handover of tasks between threads. Each takes one pointer.
 
-    look(place): waits for a message (the word is THERE) and takes it.
-    say(place): sends a message, and wakes the thread that sleeps there.
-    rouse(place): wakes the thread that sleeps there, which then spins for a while.
-    serve(worker): waits for tasks and runs them, for ever.
-    lead(orders): runs all tasks, the first one in this thread; returns whether there is more to do.
+    look(place): waits for a message (the word is THERE) and takes it. say(place): sends a message, and wakes
+    the thread that sleeps there. rouse(place): wakes the thread that sleeps there, which then spins for a
+    while. serve(worker): waits for tasks and runs them, for ever. lead(orders): runs all tasks, the first one
+    in this thread; returns whether there is more to do.
     """
 
     look: NativeFunction
@@ -92,11 +91,13 @@ SIGNALS: dict[None, Signals] = {}
 
 
 def signals() -> Signals:
-    """Returns the compiled functions: one object for all threads, even if several call this at once."""
+    """Returns the compiled functions by which threads hand over tasks: one object for all threads, even if
+    several call this at once.
+    """
     return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
 
 
 def compiled_signals() -> Signals:
-    """Makes the functions, read from disk or compiled now."""
+    """Loads the functions by which threads hand over tasks, from disk or compiled now."""
     compiled = machine_code("threads.handover", host_target())
     return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))

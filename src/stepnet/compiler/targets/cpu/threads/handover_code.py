@@ -30,7 +30,7 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_
 
 
 def write_handover(target: Processor) -> ir.Module:
-    """Generates the module of all functions of `Signals`."""
+    """Generates the LLVM module of the functions by which threads hand over tasks (`Signals`)."""
     module = ir.Module("handover")
     look, say = write_look(module, target), write_say(module, target)
     write_rouse(module, target)
@@ -39,14 +39,16 @@ def write_handover(target: Processor) -> ir.Module:
     return module
 
 
-def entered(module: ir.Module, target: Processor, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
-    """Begins a new function of a pointer and `numbers` integers; returns it and its code."""
+def new_function(
+    module: ir.Module, target: Processor, name: str, numbers: int = 0
+) -> tuple[ir.Function, Code]:
+    """Begins a function of a pointer and `numbers` integers; returns it, and the builder of its body."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """Writes a compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
+    """Writes an atomic compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
     word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
     swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
@@ -55,20 +57,24 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 # ---- places ------------------------------------------------------------------------------------------------
 
 
-def ask_system(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
-    """Writes a call of a system function on the semaphore of a place."""
+def call_semaphore(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
+    """Writes a call of a system function on the semaphore of a place (a mailbox on which one thread waits).
+    name: the function. numbers: its further arguments.
+    """
     handle = code.read(I64, code.at(place, HANDLE), 8)
     code.function_call(name, I64, [handle, *map(code.number, numbers)])
 
 
 def wake(code: Code, place: ir.Value) -> None:
-    """Writes code that wakes the thread that sleeps at a place."""
-    ask_system(code, "system_post", place, 1, 0)
+    """Writes code that wakes the thread that sleeps at a place, a mailbox with a semaphore."""
+    call_semaphore(code, "system_post", place, 1, 0)
 
 
 def write_say(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes say(place): sets the word to THERE, and wakes the thread that sleeps there."""
-    function, code = entered(module, target, "say")
+    """Writes the function say(place), which sends a message to the thread that waits at a place (a mailbox):
+    sets the word to THERE, and wakes the thread if it sleeps.
+    """
+    function, code = new_function(module, target, "say")
     place = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
@@ -77,8 +83,13 @@ def write_say(module: ir.Module, target: Processor) -> ir.Function:
     return function
 
 
-def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
-    """Writes a loop that polls a word up to `most` times, and ends at `seen` once the word `how` THERE holds.
+def read_until(
+    code: Code, place: ir.Value, comparison: Literal["==", "!="], found: ir.Block, most: ir.Value
+) -> Any:
+    """Writes a loop that polls the word of a place (a mailbox on which a thread waits), up to `most` times.
+
+    comparison: the comparison of the word with THERE that ends the loop.
+    found: the block to go to when it ends the loop.
 
     Returns the phi node that counts the polls. A branch to its block begins another round.
     """
@@ -89,7 +100,7 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
     looks = code.phi(I64)
     looks.add_incoming(code.number(0), entry)
     read = code.load_atomic(word, "acquire", 8)
-    code.cbranch(code.icmp_signed(how, read, code.number(THERE)), seen, again)
+    code.cbranch(code.icmp_signed(comparison, read, code.number(THERE)), found, again)
     code.position_at_end(again)
     more = code.add(looks, code.number(1))
     looks.add_incoming(more, again)
@@ -100,10 +111,10 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
 
 
 def write_look(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to
-    NOTHING.
+    """Writes the function look(place), which waits for a message at a place (a mailbox): spins, and later
+    sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
     """
-    function, code = entered(module, target, "look")
+    function, code = new_function(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
     give_way, tired, sleep, there, taken = map(code.append_basic_block, blocks)
@@ -121,13 +132,13 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     code.store(code.number(0), turns)
     looks.add_incoming(code.number(0), tired)
     code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
-    # A signal may also wake the thread, while the word is still ASLEEP.
+    # A signal may have woken the thread: then the word is still ASLEEP, and it sleeps again.
     code.position_at_end(sleep)
-    ask_system(code, "system_wait", place, -1)
+    call_semaphore(code, "system_wait", place, -1)
     woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
-    # The sender may take its message back.
+    # The sender may have taken its message back; then the wait goes on.
     code.position_at_end(there)
     looks.add_incoming(code.number(0), there)
     code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
@@ -137,12 +148,11 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_taken(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message
-    back.
-
-    It returns NOTHING if the receiver took the message, THERE if it was taken back.
+    """Writes the function taken(place, most), which checks whether a message at a place (a mailbox) was
+    received. After `most` polls of the word it takes the message back. It returns NOTHING if the receiver
+    took the message, THERE if it was taken back.
     """
-    function, code = entered(module, target, "taken", 1)
+    function, code = new_function(module, target, "taken", 1)
     function.linkage = "internal"
     place, most = function.args
     taken = code.append_basic_block("taken")
@@ -155,8 +165,10 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_rouse(module: ir.Module, target: Processor) -> None:
-    """Writes rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
-    function, code = entered(module, target, "rouse")
+    """Writes the function rouse(place), which wakes a thread without a message: if the word is ASLEEP, sets
+    it to NOTHING and wakes the thread.
+    """
+    function, code = new_function(module, target, "rouse")
     place = function.args[0]
     with code.when(exchange(code, place, ASLEEP, NOTHING)):
         wake(code, place)
@@ -164,8 +176,10 @@ def write_rouse(module: ir.Module, target: Processor) -> None:
 
 
 def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
-    """Writes serve(worker): for ever waits for a task, runs it, and reports its completion."""
-    function, code = entered(module, target, "serve")
+    """Writes the function serve(worker), which a worker thread runs for ever: it waits for a task, runs it,
+    and reports its completion. look, say: the functions that wait for a message and send one.
+    """
+    function, code = new_function(module, target, "serve")
     worker = function.args[0]
     again = code.append_basic_block("again")
     code.branch(again)
@@ -178,7 +192,7 @@ def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir
 
 
 def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
-    """Writes a call of a task's function with a pointer; returns whether there is more to do."""
+    """Writes a call of a task's function, by address, with the task's pointer; returns if more is to do."""
     return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
 
 
@@ -186,61 +200,64 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 
 
 class OrderWords:
-    """Access to the words of orders, in generated code."""
+    """Access, in generated code, to the words of orders (tasks that threads run together)."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
+        """Takes the builder of the code, and the pointer to the words of the orders at run time."""
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
-        """Loads a word."""
+        """Writes a load of the word `name` of the orders, one of `ORDERS`."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def set_word(self, name: str, value: ir.Value) -> None:
-        """Stores a word."""
+        """Writes a store to the word `name` of the orders, one of `ORDERS`."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def of_task(self, place: ir.Value, name: str) -> ir.Value:
-        """Computes the pointer to a word of a task."""
+        """Writes the address of the word `name`, one of `TASK_WORDS`, of the task at an index."""
         offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
         return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
 
     def function(self, place: ir.Value) -> ir.Value:
-        """Loads the function of a task."""
+        """Writes a load of the address of the function that runs the task at an index."""
         return self.code.read(I64, self.of_task(place, "function"), 8)
 
     def task(self, place: ir.Value) -> ir.Value:
-        """Loads the argument of a task."""
+        """Writes a load of the pointer with which the function of the task at an index is called."""
         return self.code.read(I64, self.of_task(place, "task"), 8)
 
     def run(self, place: ir.Value) -> ir.Value:
-        """Writes a run of a task in this thread; returns whether there is more to do."""
+        """Writes a call of the task at an index in this thread; returns whether there is more to do."""
         return run_task(self.code, self.function(place), self.task(place))
 
     def worker(self, place: ir.Value) -> ir.Value:
-        """Loads the address of the worker that has a task; 0 for none."""
+        """Writes a load of the address of the worker that has the task at an index; 0 for none."""
         return self.code.read(I64, self.of_task(place, "worker"), 8)
 
     def set_worker(self, place: ir.Value, address: ir.Value) -> None:
-        """Stores the address of the worker that has a task."""
+        """Writes a store of the address of the worker that has the task at an index; 0 for none."""
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """Writes code that releases the worker of a task for other threads."""
+        """Writes code that takes the task at an index from its worker, which other threads may then use."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
 
 
 def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
-    """Writes lead(orders): recruits workers, runs the first task and all that no worker took, waits for the
-    rest.
+    """Writes the function lead(orders), by which a thread runs tasks with others: it gives tasks to workers,
+    runs the first task and all that no worker took, and waits for the rest.
+
+    look, say: the functions that wait for a message and send one.
     """
     recruit, settle = (
         write_recruit(module, target, say),
         write_settle(module, target, write_taken(module, target)),
     )
     relieve, finish = write_relieve(module, target), write_finish(module, target, look)
-    function, code = entered(module, target, "lead")
+    function, code = new_function(module, target, "lead")
     pointer, orders = function.args[0], OrderWords(code, function.args[0])
     gate = orders.word("gate")
     shared = code.icmp_signed("!=", gate, code.number(0))
@@ -259,7 +276,7 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
     times = [code.alloca(I64) for _ in range(3)]
 
     def note_time(place: int) -> None:
-        """Stores the time."""
+        """Writes code that stores the present time as the one at an index of `times`."""
         code.store(write_ticks(code, code.address("system_clock"), scratch), times[place])
 
     with code.when(code.not_(shared)):
@@ -279,8 +296,11 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
 
 
 def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.Function:
-    """Writes recruit(orders): claims free workers in the order of the crew, and hands each a task."""
-    function, code = entered(module, target, "recruit")
+    """Writes the function recruit(orders), which claims free workers and hands each a task.
+
+    say: the function that sends a message.
+    """
+    function, code = new_function(module, target, "recruit")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
@@ -289,7 +309,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
     code.store(first, worker_cell)
 
     def wanted() -> ir.Value:
-        """Tests whether more workers are wanted and there are some."""
+        """Writes the test whether to go on: more workers are wanted, and the list has further ones."""
         more = code.icmp_signed("<", code.load(place_cell), orders.word("most"))
         return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
 
@@ -317,42 +337,44 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
 
 @dataclass(frozen=True)
 class Tasks:
-    """Writer of loops over all tasks of some orders except the first."""
+    """Writer of loops over all tasks of some orders except the first, which the leading thread runs."""
 
     code: Code
     orders: OrderWords
 
     def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
-        """Writes a loop over the tasks that have a worker, or over those that have none.
+        """Writes a loop over those tasks, apart from the first, that have a worker, or that have none.
 
-        work: writes its body, from the position and the worker of a task.
+        work: writes the body of the loop, given the index of a task and the address of its worker.
         """
         code = self.code
         with code.loop(code.number(1), self.orders.word("count")) as place:
             address = self.orders.worker(place)
-            how: Literal["!=", "=="] = "!=" if with_worker else "=="
-            with code.when(code.icmp_signed(how, address, code.number(0))):
+            comparison: Literal["!=", "=="] = "!=" if with_worker else "=="
+            with code.when(code.icmp_signed(comparison, address, code.number(0))):
                 work(place, code.inttoptr(address, POINTER))
 
 
 def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
-    """Writes settle(orders): takes back tasks that were not begun in time, numbers the threads, opens the
-    gate.
+    """Writes the function settle(orders), which fixes the number of threads that share a step: takes back
+    tasks that were not begun in time, numbers the threads, and lets them start.
+
+    taken: the function that takes back a message.
     """
-    function, code = entered(module, target, "settle")
+    function, code = new_function(module, target, "settle")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(1), cell)
 
     def settle(place: ir.Value, worker: ir.Value) -> None:
-        """Takes one task back, or numbers its thread."""
+        """Writes code that takes the task at an index back, or numbers the thread of its worker."""
         state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
         away = code.icmp_signed("==", state, code.number(THERE))
         with code.when(away):
             orders.dismiss(place)
         with code.when(code.not_(away)):
-            # A task begins with the word for the number of its thread.
+            # The first word of a task's arguments is the number of its thread.
             code.write(code.load(cell), code.inttoptr(orders.task(place), POINTER), 8)
             code.store(code.add(code.load(cell), code.number(1)), cell)
 
@@ -365,42 +387,43 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
 
 
 def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes relieve(orders): takes back tasks that no worker has begun, and runs them.
-
-    It returns whether there is more to do.
+    """Writes the function relieve(orders), which takes back tasks that no worker has begun, and runs them. It
+    returns whether there is more to do.
     """
-    function, code = entered(module, target, "relieve")
+    function, code = new_function(module, target, "relieve")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 
     def take_back(place: ir.Value, worker: ir.Value) -> None:
-        """Takes one task back if its worker has not begun it."""
+        """Writes code that takes the task at an index back if its worker has not begun it."""
         with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
             orders.dismiss(place)
 
-    def do(place: ir.Value, _: ir.Value) -> None:
-        """Runs one task that no worker has."""
+    def run_untaken(place: ir.Value, _: ir.Value) -> None:
+        """Writes code that runs the task at an index, which no worker has, in this thread."""
         code.store(code.or_(code.load(cell), orders.run(place)), cell)
 
     tasks = Tasks(code, orders)
     tasks.each(take_back, with_worker=True)
-    tasks.each(do, with_worker=False)
+    tasks.each(run_untaken, with_worker=False)
     code.ret(code.load(cell))
     return function
 
 
 def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.Function:
-    """Writes finish(orders): waits for the workers; returns whether any of them has more to do."""
-    function, code = entered(module, target, "finish")
+    """Writes the function finish(orders), which waits until all workers have run their tasks, and returns
+    whether one has more to do. look: the function that waits for a message.
+    """
+    function, code = new_function(module, target, "finish")
     function.linkage = "internal"
     orders = OrderWords(code, function.args[0])
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 
     def wait(place: ir.Value, worker: ir.Value) -> None:
-        """Waits for one worker."""
+        """Writes code that waits for a worker, notes whether its task has more to do, and releases it."""
         code.call(look, [code.at(worker, END)])
         code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
         orders.dismiss(place)

@@ -47,8 +47,8 @@ REFUSED, BEGINS = 1.0, 1.0
 
 @cache
 def current_processor() -> Callable[[], int] | None:
-    """Returns a function that returns the number of the caller's processor; None on systems other than
-    Linux.
+    """Returns a function that returns the number of the processor that the caller runs on; None on systems
+    other than Linux.
     """
     if sys.platform != "linux":
         return None
@@ -56,22 +56,22 @@ def current_processor() -> Callable[[], int] | None:
 
 
 def keep_away(thread: int) -> None:
-    """Sets the affinity of a sleeping thread to all processors except the caller's.
-
-    Linux wakes a thread on the processor that it last ran on, and with few processors does not look for an
-    idle one. Then the leading thread and its worker would take turns on one processor.
+    """Keeps a sleeping thread from waking on the caller's processor: sets its affinity to all others. Linux
+    wakes a thread on the processor that it last ran on, and with few processors does not look for an idle
+    one. Then the leading thread and its worker would take turns on one processor.
     """
     current = current_processor()
     others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
     if others:
-        with suppress(OSError):  # a hint, which a system may forbid
+        with suppress(OSError):  # only a hint, which a system may refuse
             os.sched_setaffinity(thread, others)
 
 
 class Worker:
-    """Thread that waits for tasks in machine code. It joins its crew by itself once it runs."""
+    """Thread that waits for tasks in machine code. Once it runs, it adds itself to its pool of workers."""
 
     def __init__(self) -> None:
+        """Allocates the worker's memory, with two semaphores. The thread is started later."""
         self._signals = signals()
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
@@ -79,35 +79,38 @@ class Worker:
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        # Released once the thread has joined. A bare lock: an exception in `Event.wait` would leave the event
-        # broken.
+        # Released once the thread has joined. A plain lock: an exception in `Event.wait` would leave the
+        # event broken.
         self.joined = _thread.allocate_lock()
         self.joined.acquire()
 
     def start(self, crew: "Crew") -> None:
-        """Starts the thread; raises `RuntimeError` if the system has no thread to spare."""
+        """Starts the worker's thread, which joins the pool `crew`. Raises `RuntimeError` if the system has no
+        thread to spare.
+        """
         # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
         # meanwhile.
         _thread.start_new_thread(self._work, (crew,))
 
     def _work(self, crew: "Crew") -> None:
-        # A bound method keeps the worker's memory alive as long as the thread polls it.
+        """Runs in the new thread: joins the pool, and then runs tasks for ever, without Python."""
+        # `self` keeps the worker's memory alive as long as the thread polls it.
         self.thread = threading.get_native_id()
         crew.join(self)
         self.joined.release()
         self._signals.serve.call(self.address)
 
     def follow(self, following: int) -> None:
-        """Sets the address of the next worker in the crew's list."""
+        """Sets the address of the next worker in the pool's linked list, which machine code follows."""
         self._words[NEXT // 8] = following
 
     @property
     def is_asleep(self) -> bool:
-        """Tells whether the thread sleeps, so that it begins a task late."""
+        """Tells whether the worker's thread sleeps, so that it would begin a task late."""
         return self._words[BEGIN // 8] == ASLEEP
 
     def rouse(self) -> None:
-        """Wakes the thread if it sleeps; it then spins for a while."""
+        """Wakes the worker's thread if it sleeps. It then spins for a while, ready for a task."""
         keep_away(self.thread)
         self._signals.rouse.call(self.address + BEGIN)
 
@@ -117,7 +120,7 @@ Task = tuple[NativeFunction, int]
 
 
 class Orders:
-    """Tasks of machine code that run at the same time; they may be run repeatedly.
+    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
 
     crew: the workers.
     tasks: a function and its argument per task.
@@ -134,6 +137,7 @@ class Orders:
         wake: bool = True,
         most: int | None = None,
     ) -> None:
+        """Writes tasks (functions of machine code and their arguments) into memory that it reads."""
         self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)
         self.most = self.count if most is None else min(most, self.count)
@@ -153,11 +157,11 @@ class Orders:
         self._worked = self._waited = 0
 
     def begin(self) -> None:
-        """Begins a run: the time that the first thread works and waits is counted anew."""
+        """Begins a run: resets the times that the first thread works and waits, which reveal late threads."""
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
-        """Runs every task on the available threads; returns whether there is more to do."""
+        """Runs every task on the available threads; returns whether tasks have paused and must go on."""
         lateness, words = self.crew.lateness, self._view
         words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
         more = bool(self._lead.call(self.address))
@@ -174,7 +178,7 @@ class Orders:
 
     @property
     def came(self) -> int:
-        """The number of threads that ran the shared tasks."""
+        """The number of threads that ran the shared tasks in the latest run."""
         return self._view[CAME]
 
 
@@ -185,16 +189,17 @@ class Lateness:
     """
 
     def __init__(self) -> None:
+        """Begins without a limit on threads."""
         self._until = self._seconds = 0.0
         self._left = 1
         self.noted = False  # whether any thread was ever late
 
     def allowed(self, count: int) -> int:
-        """Returns the number of threads, at most `count`, that may share a call now."""
+        """Returns how many threads, at most `count`, may share a call: fewer soon after some were late."""
         return count if time.monotonic() >= self._until else min(count, self._left)
 
     def note(self, left: int) -> None:
-        """Limits calls to `left` threads for a while."""
+        """Limits calls to `left` threads for a while, because the others were late."""
         self.noted = True
         now = time.monotonic()
         again = now < self._until + self._seconds
@@ -203,13 +208,14 @@ class Lateness:
 
 
 class Crew:
-    """A pool of workers. Any thread may call; machine code claims free workers.
+    """Pool of worker threads. Any thread may use it; machine code claims free workers.
 
     The workers are a linked list in memory: `first` has the address of the first worker and the number of
     leading threads, and each worker has the address of the next.
     """
 
     def __init__(self) -> None:
+        """Makes an empty pool of worker threads."""
         self.first = np.zeros(2, np.int64)
         self.workers: list[Worker] = []
         self.forget()
@@ -227,15 +233,18 @@ class Crew:
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
-        """Adds a worker at the front of the list; called in the worker's thread."""
+        """Adds a worker at the front of the pool's list. It is called in the worker's own thread."""
         with self._joining:
             del self._starting[:1]
             worker.follow(int(self.first[0]))
             self.workers.append(worker)
             self.first[0] = worker.address
 
-    def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
-        """Runs all tasks until they are done. `between` is called whenever they pause; it may raise."""
+    def run(self, orders: Orders, on_pause: Callable[[], None] = lambda: None) -> None:
+        """Runs tasks to their end on this thread and workers, starting or waking these.
+
+        on_pause: is called whenever all tasks pause; it may raise.
+        """
         orders.begin()
         wanted = orders.most - 1
         if len(self.workers) < wanted:
@@ -244,10 +253,10 @@ class Crew:
             if worker.is_asleep:
                 keep_away(worker.thread)
         while orders.lead():
-            between()
+            on_pause()
 
     def grow(self, wanted: int) -> None:
-        """Starts threads up to `wanted` workers. If the system refuses one, calls run with fewer."""
+        """Starts threads until there are `wanted` workers. If the system refuses, calls run with fewer."""
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return
@@ -264,7 +273,7 @@ class Crew:
             worker.joined.acquire(timeout=BEGINS)
 
     def rouse(self, count: int) -> None:
-        """Wakes `count` workers ahead of calls that are expected soon."""
+        """Wakes `count` workers, as calls are expected soon; starts those that are missing."""
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
@@ -275,14 +284,16 @@ CREW = Crew()
 
 
 class ParallelCalls:
-    """Calls of a machine code function with different argument words, divided among threads.
+    """Calls of a machine code function with different arguments, divided among threads; may be run
+    repeatedly.
 
     function: the function.
-    words: rows of argument words, which may be changed between calls.
+    words: rows of arguments of 64 bits, which may be changed between runs.
     firsts: the rows at which a task begins; None for one task per row.
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
+        """Makes a task of each row of arguments at which one begins."""
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
         self.tasks = [words[row:].ctypes.data for row in rows]
@@ -290,7 +301,7 @@ class ParallelCalls:
         self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
 
     def __call__(self) -> None:
-        """Runs all tasks."""
+        """Calls the function for each task, on several threads if there are several tasks."""
         if self.orders is None:
             self.function.call(self.tasks[0])
         else:

@@ -11,7 +11,7 @@ from llvmlite.binding import llvm_version_info
 from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
 from stepnet.compiler.targets.cpu.machine.target import Processor
 
-check_llvmlite()  # before the first line that older versions do not understand
+check_llvmlite()  # the next line fails with older versions
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
@@ -23,14 +23,14 @@ POINTER = ir.PointerType()
 REGISTER_TYPES = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
-    "float16": I16,  # the bits: float16 and bfloat16 are storage dtypes, not computed in
+    "float16": I16,  # its bits: float16 and bfloat16 are only stored, not computed in
     "bfloat16": I16,
     "int32": I32,
     "int64": I64,
     "bool": I1,
 }
 HAS_SPLAT = llvm_version_info[0] >= 20
-"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
+"""True if LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
@@ -38,7 +38,7 @@ class Splat(ir.Constant):
     """Constant vector with the same number in every element."""
 
     def get_reference(self) -> str:
-        """Writes the constant as text of an operand."""
+        """Returns the LLVM text of this vector as an operand: its number once, not for every element."""
         return f"splat ({self.constant[0]})"
 
 
@@ -47,19 +47,19 @@ class Splat(ir.Constant):
 
 @lru_cache(maxsize=4096)
 def integer(value: int) -> ir.Constant:
-    """Makes a 64-bit integer constant."""
+    """Makes a 64-bit integer constant of LLVM code. Equal ones are one object."""
     return ir.Constant(I64, value)
 
 
 @lru_cache(maxsize=1024)
 def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
-    """Makes a constant vector with a number in every element."""
+    """Makes a constant vector of LLVM code with a number in every element. Equal ones are one object."""
     return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
 
 
 @lru_cache(maxsize=1024)
 def places(first: int, count: int) -> ir.Constant:
-    """Makes the vector of `count` consecutive integers from `first` on: a mask for `shuffle_vector`."""
+    """Makes a constant vector of the integers `first`, `first` + 1, ...: the mask for `shuffle_vector`."""
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
 
@@ -67,13 +67,13 @@ class Undefined(ir.Constant):
     """LLVM's `undef` constant, written once. llvmlite would write it for every element of a vector."""
 
     def get_reference(self) -> str:
-        """Writes the constant as text of an operand."""
+        """Returns the LLVM text of this constant as an operand."""
         return "undef"
 
 
 @lru_cache(maxsize=1024)
 def undefined(type_: ir.Type) -> ir.Constant:
-    """Makes an undefined value of a type."""
+    """Makes an undefined value of an LLVM type, to be filled element by element or ignored."""
     return Undefined(type_, ir.Undefined)
 
 
@@ -84,6 +84,7 @@ class Code(ir.IRBuilder):
     """
 
     def __init__(self, block: ir.Block, target: Processor) -> None:
+        """Begins to write at the end of a block, for a processor."""
         super().__init__(block)
         self.target = target
         self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
@@ -91,8 +92,8 @@ class Code(ir.IRBuilder):
     # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
 
     def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
-        """Returns the value of an operation without side effects, written unless this block already has
-        it.
+        """Returns the result of an operation without side effects on `a` and `b`. It is written only once per
+        block. what: the name of the operation. write: writes it, and returns its result.
         """
         block, known = self.places
         if block is not self.block:
@@ -104,13 +105,13 @@ class Code(ir.IRBuilder):
         return known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Adds two integers."""
+        """Writes code for the sum of two integers, once per block; none for a sum with 0."""
         if rhs is integer(0):
             return lhs
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Multiplies two integers."""
+        """Writes code for the product of two integers, once per block; none for a product with 1."""
         if rhs is integer(1):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
@@ -118,17 +119,17 @@ class Code(ir.IRBuilder):
     # ---- numbers
 
     def number(self, value: int) -> ir.Constant:
-        """Makes a 64-bit integer constant."""
+        """Makes a 64-bit integer constant of LLVM code."""
         return integer(value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
-        """Makes the constant `value` of a scalar type, or a vector with it in every element."""
+        """Makes a constant `value` of a scalar type, or a constant vector with it in every element."""
         if isinstance(type_, ir.VectorType):
             return repeated(type_, ir.Constant(type_.element, value))
         return ir.Constant(type_, value)
 
     def spread(self, value: ir.Value, width: int) -> ir.Value:
-        """Broadcasts a scalar to a vector of `width` elements; returns the scalar itself for width 1."""
+        """Writes a broadcast of a scalar to a vector of `width` elements; no code for width 1."""
         if width == 1:
             return value
         nothing = undefined(ir.VectorType(value.type, width))
@@ -136,98 +137,100 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
 
     def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
-        """Takes `count` elements of a vector, from the element `first` on."""
+        """Writes code that takes `count` elements of a vector, from the element `first` on."""
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """Replaces elements from `count` on, in each group of `width` of a register, by those of `others`."""
+        """Writes code for a masked vector: of each group of `width` elements, the first `count` are those of
+        `value`, and the rest those of `others`. So padding does not affect a reduction.
+        """
         kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Computes the smaller of two integers."""
+        """Writes code for the minimum of two signed integers."""
         return self.select(self.icmp_signed("<", a, b), a, b)
 
     # ---- calls
 
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Calls `llvm.<name>` (mangled with the result type), declared in the module when first used."""
+        """Writes a call of LLVM's intrinsic function `llvm.<name>.<result type>`; returns its result."""
         return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
 
     def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Calls a function by name, declared in the module when first used."""
+        """Writes a call of the function `name`, which is declared at its first call; returns its result."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.call(function, arguments)
 
     def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Calls the function at an address."""
+        """Writes a call of the function at an address known only at run time; returns its result."""
         type_ = ir.FunctionType(result, [argument.type for argument in arguments])
         function = self.inttoptr(address, type_.as_pointer())
         assert isinstance(function, ir.NamedValue)
         return self.call(function, arguments)
 
     def address(self, name: str) -> ir.Value:
-        """Returns the address of a function by name, as a 64-bit integer."""
+        """Writes code for the address of the function `name` as a 64-bit integer, for later calls of it."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(I64, []), name)
         return self.ptrtoint(function, I64)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """Computes a * b + c: a fused multiply-add if the processor has it; else rounded twice."""
+        """Writes code for a * b + c: a fused multiply-add if the processor has it, else rounded twice."""
         if not self.target.has_fused:
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
 
     def pause(self) -> None:
-        """Writes a pause, which tells an x86 processor that this is a spin loop."""
+        """Writes x86's pause instruction, which marks a spin loop for the processor; nothing elsewhere."""
         if self.target.cpu:
             self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
 
     # ---- memory
 
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
-        """Adds an offset in bytes to a pointer."""
+        """Writes code that adds an offset in bytes to a pointer."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
         return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """Loads a value of a type."""
+        """Writes a load of a value of a type from memory; returns the value. align: in bytes."""
         return self.load(pointer, align=align, typ=type_)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
-        """Stores a value."""
+        """Writes a store of a value to memory. align: the alignment in bytes."""
         self.store(value, pointer, align=align)
 
     def word_pointer(self, pointer: ir.Value) -> ir.Value:
-        """Converts a pointer to a typed one to a 64-bit word, as llvmlite requires for atomic stores."""
+        """Converts a pointer to one that points to a 64-bit word, as llvmlite requires for atomic stores."""
         return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
 
     def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Loads element `index` of an array of 64-bit integers."""
+        """Writes a load of element `index` of an array of 64-bit integers."""
         return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Stores element `index` of an array of 64-bit integers."""
+        """Writes a store of a 64-bit integer to element `index` of an array."""
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
-        """Prefetches the cache line of a pointer. is_written: whether it will be written."""
+        """Writes a prefetch of the cache line at a pointer. is_written: whether the line will be written."""
         hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
-        """Copies `count` bytes; the two ranges must not overlap."""
+        """Writes a copy of `count` bytes from `source` to `target`, which must not overlap."""
         arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
         if count:
             self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
 
     def zero_bytes(self, target: ir.Value, count: int) -> None:
-        """Sets `count` bytes to zero."""
+        """Writes code that sets `count` bytes to zero."""
         arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
         if count:
             self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
@@ -236,7 +239,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
-        """Writes a loop: the code inside runs for i = start, start + step, ... while i < stop; yields i."""
+        """Writes a loop around the code in the `with`, for i = start, start + step, ... < stop; yields i."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         before = self.block
         self.branch(head)
@@ -261,11 +264,12 @@ class Code(ir.IRBuilder):
         step: int = 1,
         runs: bool = False,
     ) -> list[ir.Value]:
-        """Writes a loop that carries values in registers, as phi nodes; returns their final values.
+        """Writes a loop that carries values, such as sums, in registers (as phi nodes); returns their final
+        values.
 
-        They are `begun` initially, and `turn(i, values)` after iteration i, for i = start, start + step, ...
-        while i < stop.
-
+        begun: the values before the first iteration.
+        turn: writes the iteration for i = start, start + step, ... while i < stop: takes i and the present
+            values, and returns the next ones.
         runs: whether there is at least one iteration; implied by a constant `stop`. Then the condition is
             tested only at the end of an iteration, which so has a single branch.
         """
@@ -296,7 +300,10 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """Writes a loop: the code inside runs while the condition holds. holds: writes the condition."""
+        """Writes a loop around the code inside the `with`, as long as a condition is true.
+
+        holds: writes the condition, and returns it as a bool.
+        """
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)
         self.position_at_end(head)
@@ -307,7 +314,7 @@ class Code(ir.IRBuilder):
         self.position_at_end(after)
 
     def return_when(self, condition: ir.Value, value: ir.Value) -> None:
-        """Writes a return of a value if the condition holds."""
+        """Writes code that returns `value` from the function if the condition is true, and else goes on."""
         leave, stay = self.append_basic_block("leave"), self.append_basic_block("stay")
         self.cbranch(condition, leave, stay)
         self.position_at_end(leave)
@@ -316,7 +323,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def when(self, condition: ir.Value) -> Generator[None]:
-        """Writes a branch: the code inside runs if the condition holds."""
+        """Writes a condition around the code inside the `with`: it runs only if the condition is true."""
         inside, after = self.append_basic_block("then"), self.append_basic_block("next")
         self.cbranch(condition, inside, after)
         self.position_at_end(inside)
@@ -326,7 +333,7 @@ class Code(ir.IRBuilder):
 
 
 def mangled(type_: ir.Type) -> str:
-    """Returns LLVM's suffix for an overloaded intrinsic: v16f32, f64, i32."""
+    """Returns the type's suffix in the name of an LLVM intrinsic, such as v16f32, f64 or i32."""
     if isinstance(type_, ir.VectorType):
         return f"v{type_.count}{mangled(type_.element)}"
     if isinstance(type_, ir.FloatType):
@@ -337,37 +344,37 @@ def mangled(type_: ir.Type) -> str:
 
 
 def register_type(dtype: str, width: int) -> ir.Type:
-    """Returns the type of a register of `width` numbers of a dtype: a vector, or a scalar for width 1."""
+    """Returns the LLVM type of `width` numbers of a dtype in a register: a vector, a scalar for width 1."""
     return vector_of(REGISTER_TYPES[dtype], width)
 
 
 def vector_of(element: ir.Type, width: int) -> ir.Type:
-    """Returns the vector type of `width` elements; the element type itself for width 1."""
+    """Returns the LLVM type of a vector of `width` elements; the element type itself for width 1."""
     return element if width == 1 else ir.VectorType(element, width)
 
 
 def width_of(value: ir.Value) -> int:
-    """Returns the number of elements of a register."""
+    """Returns the number of elements of a value of LLVM code: 1 for a scalar."""
     return value.type.count if isinstance(value.type, ir.VectorType) else 1
 
 
 def element_type(type_: ir.Type) -> ir.Type:
-    """Returns the element type of a register's type."""
+    """Returns the LLVM type of one element of a vector type, or the type itself for a scalar."""
     return type_.element if isinstance(type_, ir.VectorType) else type_
 
 
 def is_float(value: ir.Value) -> bool:
-    """Tells whether a register holds floating-point numbers."""
+    """Tells whether a value of LLVM code, scalar or vector, holds floating-point numbers."""
     return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
 
 
 def is_single(type_: ir.Type) -> bool:
-    """Tells whether the elements of a register's type are single-precision floats."""
+    """Tells whether an LLVM type, scalar or vector, is float32."""
     return isinstance(element_type(type_), ir.FloatType)
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """Loads `width` contiguous numbers into a register. Booleans are bytes in memory."""
+    """Writes a load of `width` contiguous numbers of a dtype into a register; bool is a byte in memory."""
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
@@ -376,7 +383,7 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Stores a register as contiguous numbers. Booleans become bytes."""
+    """Writes a store of a register as contiguous numbers of a dtype; bool becomes a byte in memory."""
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

@@ -28,7 +28,7 @@ from stepnet.compiler.targets.cpu.writing.maths import (
 from stepnet.compiler.targets.cpu.writing.series import economised_even
 
 TINY = 2.0**-28
-"""Below it sinh is its argument."""
+"""Below this magnitude sinh(x) rounds to x."""
 
 LAST = {True: 89.6, False: 710.6}
 """Beyond this argument both functions overflow: in single precision (True) and in double (False)."""
@@ -56,30 +56,29 @@ class HyperbolicTerms(NamedTuple):
 
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic sine, by its addition theorem for n ln 2 + r, with the largest term added
-    last.
+    """Writes code for the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The
+    largest term is added last, for accuracy.
     """
-    pieces = parts(code, x)
-    rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
-    value = code.fadd(pieces.sinh_n, code.fused(pieces.coarse, pieces.cosh_n, rest))
+    terms = hyperbolic_terms(code, x)
+    rest = code.fused(terms.square, terms.sinh_n, code.fmul(terms.cube, terms.cosh_n))
+    value = code.fadd(terms.sinh_n, code.fused(terms.coarse, terms.cosh_n, rest))
     tiny = code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY))
     return code.select(tiny, x, with_sign(code, fourfold(code, value), x))
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic cosine, by its addition theorem for n ln 2 + r, with the largest term added
-    last.
-
-    The largest term is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may be half as large.
+    """Writes code for the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r. The
+    largest term is added last, for accuracy. It is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the
+    result may be half as large.
     """
-    pieces = parts(code, x)
-    rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
-    rest = code.fadd(pieces.shrunk, code.fused(pieces.coarse, pieces.sinh_n, rest))
-    return fourfold(code, code.fadd(pieces.grown, rest))
+    terms = hyperbolic_terms(code, x)
+    rest = code.fused(terms.square, terms.cosh_n, code.fmul(terms.cube, terms.sinh_n))
+    rest = code.fadd(terms.shrunk, code.fused(terms.coarse, terms.sinh_n, rest))
+    return fourfold(code, code.fadd(terms.grown, rest))
 
 
-def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Computes the terms of sinh and cosh for an argument."""
+def hyperbolic_terms(code: Code, x: ir.Value) -> HyperbolicTerms:
+    """Writes code for the terms of sums for sinh(x) and cosh(x): powers of 2, series of r = x - n ln 2."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)
@@ -99,19 +98,19 @@ def parts(code: Code, x: ir.Value) -> HyperbolicTerms:
 
 
 def fourfold(code: Code, x: ir.Value) -> ir.Value:
-    """Computes 4 x."""
+    """Writes code for 4 x, which undoes the division of the terms of sinh and cosh by 4."""
     return code.fmul(x, code.splat(x.type, 4.0))
 
 
 @cache
 def sinh_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of the polynomial p where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE]
     return economised_even([Fraction(1, factorial(2 * k + 3)) for k in range(degree + 8)], LARGEST, degree)
 
 
 @cache
 def cosh_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
+    """Returns the coefficients of the polynomial p where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
     degree = DEGREE[precision is SINGLE] + 1
     return economised_even([Fraction(1, factorial(2 * k + 2)) for k in range(degree + 8)], LARGEST, degree)

@@ -32,11 +32,11 @@ LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
 
 EXP_TAIL_SINGLE = (0.500000006, 0.166665417, 0.041666278, 0.00836675559, 0.00139467479)
-"""q, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2, in single precision: by least squares, weighted anew
-until the greatest error of r q(r) is least (Lawson, 1961). Economised instead, it takes tanh beyond 2 ulp."""
+"""Coefficients of q in float32, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2: by least squares, weighted
+anew until the greatest error of r q(r) is least (Lawson, 1961). Economised, tanh would exceed 2 ulp."""
 
 ERF_MIDDLE, ERF_LAST = 1.0, 6.0
-"""erf has one form up to the first, another from there, and is 1 from the second."""
+"""The arguments at which the formula of erf changes, and from which erf is 1."""
 
 ERFC_CENTRE, ERFC_POLE = 4.5, 2.5
 ERFC_TAIL = (
@@ -85,7 +85,7 @@ class FloatPrecision:
     erfc_degree: int
 
     def bits(self, value: float) -> int:
-        """Returns the bits of `value` as an integer."""
+        """Returns the bits of a float of this type as an integer, for constants of integer operations."""
         return int.from_bytes(np.array(value, f"<{self.dtype}").tobytes(), "little")
 
 
@@ -97,7 +97,7 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """Computes e^x; with `low`, e^(x + low), where low is about the size of the last place of x."""
+    """Writes code for e^x of each element; with `low`, for e^(x + low), where x + low is one number."""
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -111,49 +111,51 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """Computes e^x - 1, without cancellation near zero."""
+    """Writes code for e^x - 1 of each element, accurate near zero, where the difference would cancel."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
-    half = code.fused(power, change(code, small, 1), code.fsub(power, code.splat(x.type, 0.5)))
+    half = code.fused(power, scaled_expm1(code, small, 1), code.fsub(power, code.splat(x.type, 0.5)))
     return with_sign(code, code.fadd(half, half), x)
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the hyperbolic tangent: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of x.
+    """Writes code for the hyperbolic tangent of each element: (1 - e) / (1 + e), where e = e^(-2|x|), with
+    the sign of x.
 
-    Both are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), above is 2^n c + (1 - 2^n) / 2.
-    Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
+    Numerator and denominator are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), the
+    numerator is 2^n c + (1 - 2^n) / 2. Each is rounded once or nearly so. If one were computed from the
+    other, their errors would add up to more than 2 ulp.
     """
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
     size = clamped(code, magnitude(code, x), None, 20.0)
-    # In single precision ln 2 as rounded is right to 2^-28; the more of them there are, the less they count.
-    small = reduced(code, size, -2, precision.bias, in_one=precision is SINGLE and code.target.has_fused)
+    # In float32, rounded ln 2 has an error of 2^-28. n multiplies it, but where n is large, tanh is near 1.
+    small = reduced(code, size, -2, precision.bias, unsplit=precision is SINGLE and code.target.has_fused)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
-    c = change(code, small, -2)
+    c = scaled_expm1(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
     below = code.fused(code.fneg(power), c, code.fused(power, half, half))
     return with_sign(code, code.fdiv(above, below), x)
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the logistic function 1 / (1 + e^-x) as d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s /
+    """Writes code for 1 / (1 + e^-x) of each element, as d / (d + 2^n s), where e^-x = 2^n e^-r, e^-r = s /
     d.
 
-    With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is taken
-    from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are multiplied by
-    3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by 2^-64, so that
-    2^n has room to grow until the quotient underflows.
+    With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is
+    computed from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are
+    multiplied by 3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by
+    2^-64, so that 2^n has room to grow until the quotient underflows.
     """
     precision = precision_of(x.type)
     # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
     small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
     power, r = as_exponent(code, as_integer(code, small.shifted), x.type), small.r
     if not code.target.has_fused:
-        # Products are rounded by themselves, which takes the form below to 2.07 ulp: 1 / (1 + 2^n e^-r).
+        # Without fused operations the form below has an error of 2.07 ulp, so this is 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
-        return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
+        return code.fdiv(c, code.fadd(code.fused(code.fneg(power), scaled_expm1(code, small, -1), c), power))
     # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
     part = Fraction(3, 4)
@@ -165,7 +167,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the natural logarithm."""
+    """Writes code for the natural logarithm of each element: NaN below 0, -inf for 0."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     ordinary = code.and_(code.fcmp_ordered(">", x, zero), code.fcmp_ordered("<", x, infinity))
     special = code.select(code.fcmp_ordered("<", x, zero), code.splat(x.type, nan), x)
@@ -174,7 +176,7 @@ def log(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log1p(code: Code, x: ir.Value) -> ir.Value:
-    """Computes log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
+    """Writes code for log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
     lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
@@ -183,7 +185,7 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the error function: x times an even series near zero, 1 - erfc from there."""
+    """Writes code for the error function of each element: x times an even series near zero, else 1 - erfc."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -197,7 +199,7 @@ def erf(code: Code, x: ir.Value) -> ir.Value:
     return with_sign(code, code.select(is_near, near, far), x)
 
 
-# ----------------------------------------------------------------------------- what they are made of
+# ------------------------------------------------------------------------- the steps of the functions
 
 
 class Reduced(NamedTuple):
@@ -212,17 +214,19 @@ class Reduced(NamedTuple):
     fine: ir.Value
 
 
-def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
-    """Reduces the argument x of e^(scale x) to a small exponential and a power of two.
+def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = False) -> Reduced:
+    """Writes code that reduces the argument x of e^(scale x), so that it is 2^n e^(scale r) with a small r:
+    |scale r| <= ln(2) / 2.
 
-    in_one: ln 2 is taken as rounded, not in two parts.
+    bias: added to n, so that its bits can become an exponent.
+    unsplit: whether ln 2 is one rounded constant, not the sum of two.
     """
     precision = precision_of(x.type)
     # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**precision.fraction_bits + bias)
     shifted = code.fused(x, code.splat(x.type, float(scale / LN_2)), rounder)
     n = code.fsub(shifted, rounder)
-    if in_one:
+    if unsplit:
         r = code.fused(n, code.splat(x.type, float(-LN_2 / scale)), x)
         return Reduced(shifted, r, r, code.splat(x.type, 0.0))
     high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(precision))
@@ -230,24 +234,23 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
 
 
-def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """Computes (e^(scale r) - 1) / scale."""
+def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
+    """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation."""
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
-    # Not r * r first: that underflows, and slows the processor down, where r itself is still a normal number.
+    # Not r * r first: it may underflow, which slows the processor down, although r itself does not.
     tail = code.fmul(r, tail)
     if precision is SINGLE:
         return code.fused(tail, r, r)
-    # The rounding of r takes tanh to 2.1 ulp; not in single precision: every number from 2^-10 up was tried.
+    # With r as rounded tanh has an error of 2.1 ulp. (Not in float32: all numbers from 2^-10 on were tested.)
     return code.fadd(reduced.coarse, code.fused(tail, r, reduced.fine))
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
-    """Computes log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
-
-    With x = 2^k (1 + f) and s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f
-    = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
+    """Writes code for log(x), 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f) and s
+    = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s f²/2), so that the rounding of
+    s has little effect.
     """
     precision = precision_of(x.type)
     k, f = scaled(code, x)
@@ -261,31 +264,31 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
 
 
 def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
+    """Writes code for k and f of x = 2^k (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     precision = precision_of(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
-    room = precision.fraction_bits + 1
-    x = code.select(tiny, code.fmul(x, code.splat(x.type, 2.0**room)), x)
+    extra_bits = precision.fraction_bits + 1
+    x = code.select(tiny, code.fmul(x, code.splat(x.type, 2.0**extra_bits)), x)
     bits = as_integer(code, x)
     least = code.splat(bits.type, precision.bits(sqrt(0.5)))
     bits = code.add(bits, code.sub(code.splat(bits.type, precision.bits(1.0)), least))
     exponent = code.lshr(bits, code.splat(bits.type, precision.fraction_bits))
     fraction = code.and_(bits, code.splat(bits.type, 2**precision.fraction_bits - 1))
-    # An integer in the low bits of this number is a number once it is subtracted again.
+    # An integer in the low bits of this float becomes a float when the float is subtracted.
     large = 2.0**precision.fraction_bits
     k = code.bitcast(code.or_(exponent, code.splat(bits.type, precision.bits(large))), x.type)
     offset = code.splat(x.type, large + precision.bias)
-    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + precision.bias + room), offset))
+    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + precision.bias + extra_bits), offset))
     return k, code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
 
 
 def precision_of(type_: ir.Type) -> FloatPrecision:
-    """Returns the `FloatPrecision` of a floating type or of a vector of it."""
+    """Returns the constants of float32 or float64 for an LLVM type, scalar or vector."""
     return SINGLE if is_single(type_) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:
-    """Reinterprets the bits of floats as integers."""
+    """Writes code that takes the bits of floats, scalar or vector, as integers of the same size."""
     integer = precision_of(x.type).integer
     return code.bitcast(
         x, ir.VectorType(integer, x.type.count) if isinstance(x.type, ir.VectorType) else integer
@@ -293,12 +296,14 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """Computes 2^(b - bias), where b is the lowest bits of `bits`; those above are shifted out."""
+    """Writes code for the float 2^(n - bias), where the lowest bits of `bits` are n: shifts them to the
+    exponent's bits. type_: the type of the result.
+    """
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 
 def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Value:
-    """Limits `x` to [first, last]; a NaN stays one."""
+    """Writes code that limits x to [first, last], or to at most `last` if `first` is None; NaN stays NaN."""
     if first is not None:
         bound = code.splat(x.type, first)
         x = code.select(code.fcmp_ordered("<", x, bound), bound, x)
@@ -307,37 +312,35 @@ def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Val
 
 
 def magnitude(code: Code, x: ir.Value) -> ir.Value:
-    """Computes |x|."""
+    """Writes code for |x| of each element of a register of floats."""
     return code.intrinsic("fabs", x.type, [x])
 
 
 def with_sign(code: Code, x: ir.Value, sign: ir.Value) -> ir.Value:
-    """Copies the sign of `sign` to `x`."""
+    """Writes code for |x| with the sign of `sign`, element by element."""
     return code.intrinsic("copysign", x.type, [x, sign])
 
 
 def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> ir.Value:
-    """Evaluates the polynomial with these coefficients, the constant first, at `x`."""
+    """Writes code for the value, at `x`, of the polynomial with these coefficients, the constant first."""
     result: ir.Value = code.splat(x.type, float(coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
         result = code.fused(result, x, code.splat(x.type, float(coefficient)))
     return result
 
 
-# -------------------------------------------------------------------------------- their coefficients
+# ---------------------------------------------------------------------- the coefficients of the series
 
 
 def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:
-    """Splits ln 2 into a number with few bits, and the remainder."""
+    """Splits ln 2 into a number of few bits, whose product with an exponent is exact, and the rest."""
     high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 
 
 @cache
 def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
-    """Returns the coefficients of q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2)
-    / 2.
-    """
+    """Returns the coefficients of q where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
     if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
     else:
@@ -347,9 +350,8 @@ def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
 
 @cache
 def coth_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
-
-    That is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
+    """Returns the coefficients of the polynomial p where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
+    It is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
     """
     quotient = list[Fraction]()
     for k in range(precision.coth_degree + 10):
@@ -360,14 +362,14 @@ def coth_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def log_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where 2 atanh(s) = 2 s + s³ p(s²), for s of `log_of_positive`."""
+    """Returns the coefficients of the polynomial p where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= 0.172."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
 def erf_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
+    """Returns the coefficients of the polynomial p where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
         for k in range(precision.erf_degree + 12)
@@ -378,7 +380,9 @@ def erf_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p, where exp(x²) erfc(x) = p(t), from as many of `ERFC_TAIL` as count."""
+    """Returns the coefficients of the polynomial p where exp(x²) erfc(x) = p(t), t = (x - 4.5) / (x + 2.5),
+    from as many terms of `ERFC_TAIL` as the precision needs.
+    """
     kept = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(kept)
     for n, factor in enumerate(kept):

@@ -33,7 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """Casts a register from dtype `source` to dtype `target`, with the result of NumPy's astype."""
+    """Writes a cast of a register from dtype `source` to dtype `target`, with the result of `astype`."""
     if source == target:
         return value
     if source in STORED:
@@ -60,7 +60,9 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Truncates a float to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
+    """Writes a truncation of floats to integers of `type_`. Those that do not fit become the smallest
+    integer, as on x86 and in NumPy.
+    """
     limit = 2 ** (63 if element_type(type_) == I64 else 31)
     above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
     below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
@@ -69,22 +71,23 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
     return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -limit))
 
 
-def either(floats: str, integers: str) -> Emit:
-    """Makes the row of an operation that calls one method of the builder for floats and another for
-    integers.
+def float_or_integer(floats: str, integers: str) -> Emit:
+    """Makes the function that writes an operation by one method of the builder for floats, by another for
+    integers. floats, integers: the names of the methods.
     """
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
+        """Writes code for the operation, by the builder's method for the type of the operands."""
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
 
     return emit
 
 
 def compare(sign: Comparison) -> Emit:
-    """Makes the row of a comparison. With a NaN operand it is false, except that != is true."""
+    """Makes the function that writes a comparison. With a NaN operand it is false, except that != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the comparison for floats, booleans or signed integers."""
+        """Writes code for the comparison of floats, booleans or signed integers."""
         if is_float(a):
             return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
         if element_type(a.type) == I1:
@@ -94,10 +97,15 @@ def compare(sign: Comparison) -> Emit:
     return emit
 
 
-def extreme(sign: Comparison, intrinsic: str) -> Emit:
-    """Makes the row of minimum or maximum; NaN if either operand is."""
+def minimum_or_maximum(sign: Comparison, intrinsic: str) -> Emit:
+    """Makes the function that writes a minimum or maximum; the result is NaN if either operand is.
+
+    sign: the comparison that selects an integer: "<" for the minimum.
+    intrinsic: the name of LLVM's function for floats.
+    """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Writes code for the minimum or maximum of floats, booleans or signed integers."""
         if is_float(a):
             return code.intrinsic(intrinsic, a.type, [a, b])
         signed = code.icmp_unsigned if element_type(a.type) == I1 else code.icmp_signed
@@ -107,30 +115,35 @@ def extreme(sign: Comparison, intrinsic: str) -> Emit:
 
 
 def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
-    """Makes the row of an elementary function of one number."""
+    """Makes the function that writes a node from one that writes an elementary function, such as `exp`."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        """Writes code for the elementary function of x; the node has no attributes for it."""
         return function(code, x)
 
     return emit
 
 
 def rounded(intrinsic: str) -> Emit:
-    """Makes the row of a rounding of floats to integral values; integers are unchanged."""
+    """Makes the function that writes a rounding of floats to whole numbers; integers are unchanged.
+
+    intrinsic: the name of LLVM's function, such as "floor".
+    """
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        """Writes code that rounds floats to whole numbers, and leaves integers unchanged."""
         return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
 
     return emit
 
 
 def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Computes -x."""
+    """Writes code for -x of each element, for the operation `negative`."""
     return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
 
 
 def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Computes |x|."""
+    """Writes code for |x| of each element, for the operation `absolute`."""
     if is_float(x):
         return code.intrinsic("fabs", x.type, [x])
     if element_type(x.type) == I1:
@@ -139,7 +152,7 @@ def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Computes the sign of x: -1, 0 or 1; NaN for NaN."""
+    """Writes code for the sign of each element: -1, 0 or 1; NaN for NaN."""
     zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
     less = code.fcmp_ordered if is_float(x) else code.icmp_signed
     kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
@@ -148,8 +161,7 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes the quotient of integers rounded down, and the remainder with the sign of the divisor.
-
+    """Writes code for the quotient of integers, rounded down, and the remainder, with the divisor's sign.
     Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
     trap for the smallest integer, whose negative overflows.
     """
@@ -168,10 +180,9 @@ def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir
 
 
 def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes the quotient of floats rounded down, and the remainder with the sign of the divisor, as in
-    NumPy.
-
-    The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to rounding.
+    """Writes code for the quotient of floats, rounded down, and the remainder, with the divisor's sign, as in
+    NumPy. The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to
+    rounding.
     """
     zero, one = code.splat(a.type, 0.0), code.splat(a.type, 1.0)
     left = fmod(code, a, b)
@@ -192,16 +203,17 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
 
 
 def division(part: int) -> Emit:
-    """Makes the row that returns the floor quotient (`part` 0) or the remainder (`part` 1)."""
+    """Makes the function that writes a division: its quotient rounded down (part 0) or its remainder (1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Writes code for the quotient, or the remainder, of floats or integers."""
         return (float_division if is_float(a) else integer_division)(code, a, b)[part]
 
     return emit
 
 
 def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Computes the C library's fmod, element by element: exact, and rare enough in a step."""
+    """Writes calls of the C library's fmod, one for each element: exact, though slow."""
     element, width = element_type(a.type), width_of(a)
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
     if width == 1:
@@ -215,54 +227,54 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def to_power(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Computes x to a constant power."""
+    """Writes code for x to the power of the node's attribute `exponent`, a constant."""
     return power(code, x, float(node.attributes["exponent"]))
 
 
 def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Computes the square root, rounded correctly."""
+    """Writes code for the square root of each element, rounded correctly."""
     return code.intrinsic("sqrt", x.type, [x])
 
 
-def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Returns the operand, which has already been converted to the dtype of the result."""
+def identity(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """Returns the operand: the code of casts, as operands are converted to the dtype of the result before."""
     return x
 
 
 def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Tells whether both operands are true."""
+    """Writes code that tells, for each element, whether both operands are true."""
     return code.and_(a, b)
 
 
 def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Tells whether at least one operand is true."""
+    """Writes code that tells, for each element, whether at least one operand is true."""
     return code.or_(a, b)
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Tells whether exactly one operand is true."""
+    """Writes code that tells, for each element, whether exactly one operand is true."""
     return code.xor(a, b)
 
 
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Tells whether the operand is false."""
+    """Writes code that tells, for each element, whether the operand is false."""
     return code.xor(x, code.splat(x.type, 1))
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Selects one of two values, element by element."""
+    """Writes code that selects `a` where the condition is true, else `b`, element by element."""
     return code.select(condition, a, b)
 
 
 POINTWISE: dict[str, Emit] = {
-    "add": either("fadd", "add"),
-    "subtract": either("fsub", "sub"),
-    "multiply": either("fmul", "mul"),
-    "divide": either("fdiv", "sdiv"),
+    "add": float_or_integer("fadd", "add"),
+    "subtract": float_or_integer("fsub", "sub"),
+    "multiply": float_or_integer("fmul", "mul"),
+    "divide": float_or_integer("fdiv", "sdiv"),
     "floor_divide": division(0),
     "remainder": division(1),
-    "minimum": extreme("<", "minimum"),
-    "maximum": extreme(">", "maximum"),
+    "minimum": minimum_or_maximum("<", "minimum"),
+    "maximum": minimum_or_maximum(">", "maximum"),
     "equal": compare("=="),
     "not_equal": compare("!="),
     "less": compare("<"),
@@ -283,8 +295,8 @@ POINTWISE: dict[str, Emit] = {
     "sqrt": square_root,
     **{name: elementary(function) for name, function in ELEMENTARY.items()},
     "power": to_power,
-    "cast": same,
-    "detach": same,
+    "cast": identity,
+    "detach": identity,
 }
 
 # As NumPy has it, the sum of two booleans is their "or", their product is their "and".
@@ -294,7 +306,10 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
-    """Returns the dtype to which each operand is converted before the operation."""
+    """Returns the dtype to which each operand of a pointwise node must be converted before the operation.
+
+    operands: their own dtypes.
+    """
     if node.operation in COMPARISONS:
         return [np.result_type(*operands).name] * len(operands)
     if node.operation in LOGIC:
@@ -305,7 +320,9 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
-    """Writes a pointwise node on registers; returns its result. dtypes: those of the operands."""
+    """Writes the code of a pointwise node (an operation on each element), and returns its result in a
+    register. dtypes: those of the operands.
+    """
     wanted = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
     values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]

@@ -31,7 +31,7 @@ LARGEST_EXPONENT = 2.0**64
 """For this exponent and all larger ones, every power overflows, underflows or is 1."""
 
 SPLITTER = 2.0**27 + 1
-"""With p = SPLITTER x, p - (p - x) is the upper half of the bits of x (Dekker, 1971)."""
+"""The factor that splits x: with p = SPLITTER x, p - (p - x) is the upper half of its bits (Dekker, 1971)."""
 
 LOG_DEGREE = 10
 
@@ -44,18 +44,18 @@ class Pair(NamedTuple):
 
 
 def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
-    """Computes x^exponent, for an exponent that is neither 0 nor NaN."""
+    """Writes code for x^exponent of each element, for an exponent that is neither 0 nor NaN."""
     c = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, exponent))
     if is_single(x.type):
         wide = code.fpext(x, register_type("float64", width_of(x)))
         value = exp(code, code.fmul(log(code, magnitude(code, wide)), code.splat(wide.type, c)))
-        return code.fptrunc(of_any_sign(code, wide, value, exponent), x.type)
+        return code.fptrunc(with_special_cases(code, wide, value, exponent), x.type)
     scaled_log = times(code, log_pair(code, magnitude(code, x)), c)
-    return of_any_sign(code, x, exp_of_pair(code, scaled_log), exponent)
+    return with_special_cases(code, x, exp_of_pair(code, scaled_log), exponent)
 
 
-def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
-    """Computes x^exponent from the power of |x| for positive numbers: adds zeros, infinities and signs."""
+def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
+    """Writes code for x^exponent of any x, given |x|^exponent, which is wrong for zeros and infinities."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     size = magnitude(code, x)
     growing = exponent > 0
@@ -66,21 +66,21 @@ def of_any_sign(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir
         return with_sign(code, value, x)
     if exponent.is_integer() or abs(exponent) == inf:
         return value
-    # With such exponents a negative number gives NaN, except minus infinity, which gives the same as
-    # infinity.
+    # For exponents that are no integers, negative numbers give NaN, except minus infinity, which gives the
+    # result of infinity.
     negative = code.and_(code.fcmp_ordered("<", x, zero), code.fcmp_ordered("<", size, infinity))
     return code.select(negative, code.splat(x.type, nan), value)
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Computes e^x for a pair."""
+    """Writes code for e^x of a number x that is given as the sum of two floats."""
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
 
 
 def log_pair(code: Code, x: ir.Value) -> Pair:
-    """Computes log(x) for 0 < x < inf, as `log_of_positive` has it, each step in two numbers."""
+    """Writes code for log(x), 0 < x < inf, as the sum of two float64, with an error of about 2^-64."""
     k, f = scaled(code, x)
     two = code.splat(x.type, 2.0)
     s = quotient(code, f, ordered_sum(code, two, f))
@@ -91,14 +91,14 @@ def log_pair(code: Code, x: ir.Value) -> Pair:
     low = code.fused(z.low, code.splat(x.type, float(rest[0])), sum_.low)
     series = Pair(sum_.high, code.fadd(low, code.splat(x.type, float(first - Fraction(float(first))))))
     odd = times(code, s, times(code, z, series))
-    log_f = plus(code, Pair(code.fmul(two, s.high), code.fmul(two, s.low)), odd)
+    log_f = add_pairs(code, Pair(code.fmul(two, s.high), code.fmul(two, s.low)), odd)
     high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(DOUBLE))
-    return plus(code, Pair(code.fmul(k, high), code.fmul(k, low)), log_f)
+    return add_pairs(code, Pair(code.fmul(k, high), code.fmul(k, low)), log_f)
 
 
 @cache
 def log_series() -> list[Fraction]:
-    """Returns p, where 2 atanh(s) = 2 s + s³ p(s²) for |s| as in `log_of_positive`, right to 2^-66."""
+    """Returns the coefficients of p where 2 atanh(s) = 2 s + s³ p(s²) for |s| <= 0.172, right to 2^-66."""
     series = [Fraction(2, 2 * k + 3) for k in range(LOG_DEGREE + 10)]
     return economised_even(series, Fraction(172, 1000), LOG_DEGREE)
 
@@ -107,19 +107,19 @@ def log_series() -> list[Fraction]:
 
 
 def ordered_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Computes a + b, exactly, where a is the larger one or 0."""
+    """Writes code for a + b as a float and its exact rounding error, where |a| >= |b| or a is 0."""
     high = code.fadd(a, b)
     return Pair(high, code.fsub(b, code.fsub(high, a)))
 
 
-def plus(code: Code, a: Pair, b: Pair) -> Pair:
-    """Computes a + b, where a is the larger one or 0."""
+def add_pairs(code: Code, a: Pair, b: Pair) -> Pair:
+    """Writes code for the sum of two numbers, each the sum of two floats, where |a| >= |b| or a is 0."""
     total = ordered_sum(code, a.high, b.high)
     return ordered_sum(code, total.high, code.fadd(total.low, code.fadd(a.low, b.low)))
 
 
 def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
-    """Computes a b, for a pair and a pair or number."""
+    """Writes code for the product of a number that is the sum of two floats, and another or a constant."""
     if not isinstance(b, Pair):
         b = Pair(code.splat(a.high.type, b), code.splat(a.high.type, 0.0))
     product = exact_product(code, a.high, b.high)
@@ -128,7 +128,7 @@ def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
 
 
 def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
-    """Computes a / b as a pair."""
+    """Writes code for a / b, as the sum of two floats."""
     high = code.fdiv(a, b.high)
     product = exact_product(code, high, b.high)
     left = code.fsub(code.fsub(a, product.high), product.low)
@@ -136,19 +136,19 @@ def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
 
 
 def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Computes a b, exactly."""
+    """Writes code for a * b, as a float and its exact rounding error."""
     high = code.fmul(a, b)
     if code.target.has_fused:
         return Pair(high, code.fused(a, b, code.fneg(high)))
-    (a1, a2), (b1, b2) = halves(code, a), halves(code, b)
+    (a1, a2), (b1, b2) = split_bits(code, a), split_bits(code, b)
     low = code.fsub(code.fmul(a1, b1), high)
     for left, right in ((a1, b2), (a2, b1), (a2, b2)):
         low = code.fadd(low, code.fmul(left, right))
     return Pair(high, low)
 
 
-def halves(code: Code, a: ir.Value) -> Pair:
-    """Splits a into two numbers of half as many bits."""
+def split_bits(code: Code, a: ir.Value) -> Pair:
+    """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact."""
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))
     return Pair(high, code.fsub(a, high))

@@ -46,26 +46,27 @@ class Turned(NamedTuple):
 
 
 def turned(code: Code, x: ir.Value, single: bool) -> Turned:
-    """Reduces the angle x, in double precision.
-
-    single: whether the remainder is needed to single precision only, in `high`.
+    """Writes code that reduces angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
+    tan. single: whether the remainder is needed to float32 precision only, in `high`.
     """
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
     large = code.and_(large, code.fcmp_ordered("<", size, code.splat(x.type, inf)))
-    quick = (quickly_single if single else quickly)(code, x)
-    anywhere = large
+    fast = (reduce_small_single if single else reduce_small)(code, x)
+    any_large = large
     if isinstance(large.type, ir.VectorType):
-        anywhere = code.function_call(f"llvm.vector.reduce.or.{mangled(large.type)}", I1, [large])
+        any_large = code.function_call(f"llvm.vector.reduce.or.{mangled(large.type)}", I1, [large])
     before = code.block
-    with code.when(anywhere):
-        slow = slowly(code, x, quick)
+    with code.when(any_large):
+        slow = reduce_large(code, x, fast)
         inside = code.block
-    return Turned(*(either(code, a, before, b, inside) for a, b in zip(quick, slow, strict=True)))
+    return Turned(*(joined(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
 
 
-def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Joins the values of two branches: the one from the block that was run."""
+def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
+    """Writes code that joins the results of two branches: `value` if control comes from `block`, `other` if
+    it comes from `inside`.
+    """
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)
@@ -75,37 +76,43 @@ def either(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 # ---- ordinary angles ---------------------------------------------------------------------------------------
 
 
-def counted(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Counts the quarters nearest to x: as bits, of which the lowest count, and as a negative number."""
-    # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
+def nearest_quarter(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, of which only the low
+    bits count, and -n as a float.
+    """
+    # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
     shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
     return as_integer(code, shifted), code.fsub(rounder, shifted)
 
 
-def quickly(code: Code, x: ir.Value) -> Turned:
-    """Reduces an angle up to `LARGEST`; the nearest that one comes to a quarter is 2^-60 or so."""
-    quarter, less = counted(code, x)
-    first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
-    left = code.fused(less, first, x)  # exact, as is each product
-    left, lost = exact_sum(code, left, code.fmul(less, second))
-    left, lost_again = exact_sum(code, left, code.fmul(less, third))
-    low = code.fused(less, rest, code.fadd(lost, lost_again))
-    return Turned(quarter, *ordered_sum(code, left, low))
-
-
-def quickly_single(code: Code, x: ir.Value) -> Turned:
-    """Reduces an angle in single precision, which comes no nearer than 2^-30 to a quarter: one number is
-    enough.
+def reduce_small(code: Code, x: ir.Value) -> Turned:
+    """Writes code that reduces angles, in float64 and up to `LARGEST`, to a multiple of π/2 and a remainder.
+    The results for larger ones are wrong. Float64 angles come as near as 2^-60 to such a multiple.
     """
-    quarter, less = counted(code, x)
+    quarter, minus_quarter = nearest_quarter(code, x)
+    first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
+    remainder = code.fused(minus_quarter, first, x)  # exact, as are the next two products
+    remainder, lost = exact_sum(code, remainder, code.fmul(minus_quarter, second))
+    remainder, lost_again = exact_sum(code, remainder, code.fmul(minus_quarter, third))
+    low = code.fused(minus_quarter, rest, code.fadd(lost, lost_again))
+    return Turned(quarter, *ordered_sum(code, remainder, low))
+
+
+def reduce_small_single(code: Code, x: ir.Value) -> Turned:
+    """Writes code that reduces angles, which were float32, up to `LARGEST`, to a multiple of π/2 and a
+    remainder. They come no nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
+    """
+    quarter, minus_quarter = nearest_quarter(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
-    high = code.fused(less, rest, code.fused(less, first, x))
+    high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
     return Turned(quarter, high, code.splat(x.type, 0.0))
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Computes a + b, exactly, whichever is larger (Knuth, The Art of Computer Programming 2, 4.2.2)."""
+    """Writes code for a + b as a float and its exact rounding error, for a and b of any size (Knuth, The Art
+    of Computer Programming 2, 4.2.2).
+    """
     total = code.fadd(a, b)
     of_b = code.fsub(total, a)
     return Pair(total, code.fadd(code.fsub(a, code.fsub(total, of_b)), code.fsub(b, of_b)))
@@ -114,21 +121,22 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 # ---- large angles ------------------------------------------------------------------------------------------
 
 
-def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
-    """Reduces the large angles of a register anew; quick: the reduced angles, which are right for the
-    others.
+def reduce_large(code: Code, x: ir.Value, fast: Turned) -> Turned:
+    """Writes a call that reduces the large angles of a register again, exactly.
+
+    fast: all angles as reduced by the fast method, which is right for the small ones.
     """
     with code.goto_entry_block():
-        slots = [code.alloca(value.type) for value in (x, *quick)]
-    for value, slot in zip((x, *quick), slots, strict=True):
+        slots = [code.alloca(value.type) for value in (x, *fast)]
+    for value, slot in zip((x, *fast), slots, strict=True):
         code.store(value, slot)
-    code.call(function(code), [*slots, code.number(width_of(x))])
+    code.call(large_angle_function(code), [*slots, code.number(width_of(x))])
     return Turned(*(code.load(slot) for slot in slots[1:]))
 
 
-def function(code: Code) -> ir.Function:
-    """Returns the module's function that replaces quarter, high and low where x is large; written at first
-    use.
+def large_angle_function(code: Code) -> ir.Function:
+    """Returns the LLVM function that reduces the large angles of an array, written at its first use in a
+    module. Its arguments are addresses of x, quarter, high and low, and their count.
     """
     known = code.module.globals.get(FUNCTION)
     if known is not None:
@@ -144,17 +152,16 @@ def function(code: Code) -> ir.Function:
         size = magnitude(inner, number)
         above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))
         with inner.when(inner.and_(above, inner.fcmp_ordered("<", size, inner.splat(size.type, inf)))):
-            for value, place in zip(far(inner, number), results, strict=True):
+            for value, place in zip(reduce_one_large(inner, number), results, strict=True):
                 inner.write(value, inner.at(place, offset), 8)
     inner.ret_void()
     return made
 
 
-def far(code: Code, x: ir.Value) -> Turned:
-    """Reduces one angle beyond `LARGEST`.
-
-    x = m 2^e, with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192
-    bits from there on the product with m is taken modulo 4, and of that the first 128 bits.
+def reduce_one_large(code: Code, x: ir.Value) -> Turned:
+    """Writes code that reduces one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
+    with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192 bits from
+    there on the product with m is taken modulo 4, and of that the first 128 bits.
     """
     bits = as_integer(code, x)
     exponent = code.and_(code.lshr(bits, code.number(52)), code.number(2047))
@@ -168,11 +175,11 @@ def far(code: Code, x: ir.Value) -> Turned:
     product = code.add(code.shl(code.mul(m, first), places), product)
     nearest = code.add(product, ir.Constant(I128, 2**125))
     quarter = code.trunc(code.lshr(nearest, ir.Constant(I128, 126)), I64)
-    left, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
+    remainder, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
     half_pi = pi() / 2
     high_part = float(half_pi)
     parts = Pair(code.splat(x.type, high_part), code.splat(x.type, float(half_pi - Fraction(high_part))))
-    high, low = times(code, as_pair(code, left), parts)
+    high, low = times(code, as_pair(code, remainder), parts)
     total = ordered_sum(code, high, low)
     is_negative = code.icmp_signed("<", bits, code.number(0))
     quarter = code.select(is_negative, code.neg(quarter), quarter)
@@ -181,7 +188,7 @@ def far(code: Code, x: ir.Value) -> Turned:
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
-    """Loads 192 bits of 2/π from bit `first` of the table on, in three words."""
+    """Writes a load of 192 bits of the table of 2/π, from bit `first` on, as three words of 64 bits."""
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
@@ -190,15 +197,13 @@ def window(code: Code, first: ir.Value) -> list[ir.Value]:
 
 
 def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Computes an integer's magnitude, and whether it is negative."""
+    """Writes code for the magnitude of a 128-bit integer, and for whether it is negative."""
     is_below = code.icmp_signed("<", value, ir.Constant(I128, 0))
     return code.select(is_below, code.neg(value), value), is_below
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """Converts an integer over 2^128, which is less than 1 and not 0, to two doubles, its first bits
-    exactly.
-    """
+    """Writes code for value / 2^128, a 128-bit integer, not 0: the sum of two float64, the first exact."""
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
     high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)
@@ -211,7 +216,7 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π, most significant word first."""
+    """Returns the module's table of the bits of 2/π in words, most significant first; made at first use."""
     known = module.globals.get(TABLE)
     if known is not None:
         return known
@@ -235,7 +240,7 @@ def pi() -> Fraction:
 
 
 def arctan_of_inverse(n: int) -> int:
-    """Computes arctan(1/n) in units of the last of `DIGITS` + 32 bits, by its series."""
+    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer, by its series."""
     power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
     while power:
         total += (-1) ** k * (power // (2 * k + 1))
@@ -245,10 +250,10 @@ def arctan_of_inverse(n: int) -> int:
 
 @cache
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
-    """Splits π/2 into `count` numbers of few bits, and the rest of it."""
+    """Splits π/2 into `count` numbers of few bits, whose products with integers are exact, and the rest."""
     parts: list[Fraction] = []
-    left, place = pi() / 2, PART_BITS - 1
+    remainder, place = pi() / 2, PART_BITS - 1
     for _ in range(count):
-        parts.append(Fraction(int(left * 2**place), 2**place))
-        left, place = left - parts[-1], place + PART_BITS
-    return (*parts, left)
+        parts.append(Fraction(int(remainder * 2**place), 2**place))
+        remainder, place = remainder - parts[-1], place + PART_BITS
+    return (*parts, remainder)

@@ -6,12 +6,12 @@ from functools import cache
 
 
 def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """Truncates a series to `degree`: replaces each higher term by its best approximation of lower degree.
+    """Shortens a power series to a polynomial of a degree, for |x| <= bound, at little loss of accuracy.
 
-    The approximation is the best for |x| <= bound.
+    Each higher term is replaced by its best approximation of lower degree. For |x| <= 1 the error of the best
+    one for x^n is the Chebyshev polynomial T_n, scaled to at most 2^(1-n).
 
-    The error of the best approximation of x^n by lower powers is the scaled Chebyshev polynomial T_n: at most
-    2^(1-n) for |x| <= 1.
+    series: coefficients, the constant first.
     """
     result = list(series)
     while len(result) > degree + 1:
@@ -23,14 +23,14 @@ def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list
 
 
 def economised_even(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """Truncates a series in x²: `economised` of a series in x with every other coefficient zero."""
+    """Shortens a power series in x², for |x| <= bound, to a polynomial of a degree in x², by `economised`."""
     spread = [term for pair in series for term in (pair, Fraction(0))]
     return economised(spread, bound, 2 * degree)[::2]
 
 
 @cache
 def chebyshev(n: int) -> list[int]:
-    """Returns the coefficients of T_n, the constant first."""
+    """Returns the coefficients of the Chebyshev polynomial T_n, the constant first."""
     if n < 2:
         return [1] if n == 0 else [0, 1]
     before = [*chebyshev(n - 2), 0, 0]

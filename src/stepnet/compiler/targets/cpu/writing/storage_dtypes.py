@@ -19,33 +19,31 @@ ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True)
 class Stored:
-    """Casts of a storage dtype: from its bits to float32, and from floats to its bits."""
+    """Code of the casts of a 16-bit dtype: from its bits to float32, and from floats to its bits."""
 
     widened: Callable[[Code, ir.Value], ir.Value]
     rounded: Callable[[Code, ir.Value], ir.Value]
 
 
 def like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """Returns the type of a register with as many elements as `value`."""
+    """Returns the LLVM type with elements of the type `element`, as many as `value` has."""
     width = width_of(value)
     return element if width == 1 else ir.VectorType(element, width)
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Reinterprets float32 as its bits."""
+    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers."""
     return code.bitcast(value, like(value, I32))
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """Reinterprets bits as float32."""
+    """Writes code that takes 32-bit integers, scalar or vector, as the bits of float32."""
     return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
 def single(code: Code, value: ir.Value) -> ir.Value:
-    """Converts a float to a float32 that rounds further as the float itself would: a float64 is rounded to
-    odd.
-
-    S. Boldo and G. Melquiond describe this way of rounding.
+    """Writes code that converts floats to float32 for further rounding to 16 bits, with the result of a
+    single rounding: float64 is rounded to odd (S. Boldo and G. Melquiond).
     """
     if is_single(value.type):
         return value
@@ -61,19 +59,19 @@ def single(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """Converts bfloat16, given as bits, to float32: they are its upper half."""
+    """Writes a cast of bfloat16, given as 16-bit integers, to float32: they become its upper half."""
     bits = code.zext(value, like(value, I32))
     return single_of(code, code.shl(bits, code.splat(bits.type, 16)))
 
 
 def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """Rounds float32 to bfloat16, given as bits; a NaN becomes the NaN that NumPy gives."""
+    """Writes a cast of floats to the nearest bfloat16, as 16-bit integers; NaN becomes the NaN of NumPy."""
     value = single(code, value)
     bits = bits_of(code, value)
 
-    def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
-        return code.splat(bits.type, of)
+    def number(constant: int) -> ir.Constant:
+        """Makes a vector of this integer constant, with as many elements as the floats have."""
+        return code.splat(bits.type, constant)
 
     odd = code.and_(code.lshr(bits, number(16)), number(1))
     near = code.add(bits, code.add(odd, number(0x7FFF)))
@@ -83,55 +81,55 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Converts float16, given as bits, to float32."""
+    """Writes a cast of float16, given as 16-bit integers, to float32."""
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
 
-    def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
-        return code.splat(half.type, of)
+    def number(constant: int) -> ir.Constant:
+        """Makes a vector of this integer constant, with as many elements as the float16 have."""
+        return code.splat(half.type, constant)
 
     size = code.and_(half, number(0x7FFF))
     sign = code.shl(code.and_(half, number(0x8000)), number(16))
     shifted = code.shl(size, number(13))
     normal = code.add(shifted, number((127 - 15) << 23))
-    endless = code.or_(shifted, number(INFINITY))
-    loud = code.icmp_unsigned(">", size, number(0x7C00))
-    endless = code.select(loud, code.or_(endless, number(0x400000)), endless)
+    special = code.or_(shifted, number(INFINITY))
+    is_signalling = code.icmp_unsigned(">", size, number(0x7C00))
+    special = code.select(is_signalling, code.or_(special, number(0x400000)), special)
     count = code.sitofp(size, register_type("float32", width_of(value)))
     small = bits_of(code, code.fmul(count, code.splat(count.type, 2.0**-24)))
     absolute = code.select(code.icmp_unsigned("<", size, number(0x0400)), small, normal)
-    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, endless)
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, special)
     return single_of(code, code.or_(absolute, sign))
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Rounds float32 to the nearest float16, given as bits."""
+    """Writes a cast of floats to the nearest float16, as 16-bit integers."""
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
     bits = bits_of(code, value)
 
-    def number(of: int) -> ir.Constant:
-        """Makes a constant of the bits' type."""
-        return code.splat(bits.type, of)
+    def number(constant: int) -> ir.Constant:
+        """Makes a vector of this integer constant, with as many elements as the floats have."""
+        return code.splat(bits.type, constant)
 
     size = code.and_(bits, number(ABSOLUTE))
     sign = code.and_(code.lshr(bits, number(16)), number(0x8000))
     odd = code.and_(code.lshr(size, number(13)), number(1))
     biased = code.sub(size, number((127 - 15) << 23))
     normal = code.lshr(code.add(biased, code.add(odd, number(0xFFF))), number(13))
-    # What is less than the least normal half is counted in its last bits, as large as those of 0.5 here.
+    # Adding 0.5 rounds a subnormal float16 to its last bit, which is as large as the last bit of 0.5.
     small = code.fadd(single_of(code, size), code.splat(value.type, 0.5))
     small = code.sub(bits_of(code, small), number(0x3F000000))
     payload = code.and_(code.lshr(size, number(13)), number(0x3FF))
-    endless = code.select(
+    special = code.select(
         code.icmp_unsigned(">", size, number(INFINITY)), code.or_(payload, number(0x7E00)), number(0x7C00)
     )
     absolute = code.select(code.icmp_unsigned("<", size, number((127 - 14) << 23)), small, normal)
-    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, endless)
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, special)
     return code.trunc(code.or_(absolute, sign), like(value, I16))
 
 

@@ -9,8 +9,8 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, Code
 
 
 def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
-    """Writes a read of the time in ticks, by the clock function at an address. scratch: a buffer of 16
-    bytes.
+    """Writes a read of the clock, and returns the time in ticks. address: of the system's clock function.
+    scratch: a buffer of 16 bytes.
     """
     number = clock().number
     if number is None:
@@ -23,10 +23,10 @@ def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
 
 
 def write_rest(code: Code, address: ir.Value) -> None:
-    """Writes a rest: a call of the function at an address."""
+    """Writes a short sleep of the thread. address: of the system's function that sleeps."""
     code.call_at(address, ir.VoidType(), [code.number(0 if sys.platform == "win32" else REST)])
 
 
 def write_yield(code: Code) -> None:
-    """Writes a call that yields the processor to other threads."""
+    """Writes a call of the system that yields the processor to other threads."""
     code.function_call("system_yield", I32, [])

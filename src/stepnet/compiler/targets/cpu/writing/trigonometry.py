@@ -37,18 +37,18 @@ ARCTAN_DEGREE = {True: 5, False: 12}
 
 
 def sin(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the sine of x."""
-    return unless_tiny(code, x, circular(code, x, 0))
+    """Writes code for the sine of each element of x."""
+    return unless_tiny(code, x, shifted_sine(code, x, 0))
 
 
 def cos(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the cosine of x as sin(x + π/2)."""
-    return circular(code, x, 1)
+    """Writes code for the cosine of each element of x, as sin(x + π/2)."""
+    return shifted_sine(code, x, 1)
 
 
 def tan(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the tangent of x: sin / cos of the reduced angle, or -cos / sin for an odd number of quarter
-    turns.
+    """Writes code for the tangent of each element: sin / cos of the reduced angle; -cos / sin if the angle's
+    number of quarter turns is odd.
     """
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
@@ -66,11 +66,11 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
     return unless_tiny(code, x, code.fadd(high, code.fadd(low, code.fdiv(above.low, below.high))))
 
 
-def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
-    """Computes sin(x + ahead π/2)."""
+def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
+    """Writes code for sin(x + quarter_turns π/2) of each element: the sine for 0, the cosine for 1."""
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
-    quarter = code.add(angle.quarter, code.splat(angle.quarter.type, ahead))
+    quarter = code.add(angle.quarter, code.splat(angle.quarter.type, quarter_turns))
     sine, cosine = (total(code, part(code, angle, single)) for part in (sine_of, cosine_of))
     value = code.select(has_bit(code, quarter, 1), cosine, sine)
     result = code.select(has_bit(code, quarter, 2), code.fneg(value), value)
@@ -78,7 +78,9 @@ def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
 
 
 def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Computes sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller one."""
+    """Writes code for sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller
+    one. single: whether float32 precision is enough.
+    """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
     cube = code.fmul(high, z)
@@ -90,10 +92,10 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Computes cos(high + low) of a reduced angle, as an unevaluated sum.
+    """Writes code for cos(high + low) of a reduced angle, as the unevaluated sum of two numbers. They are 1 -
+    z/2 rounded, with z = high², and the rest, which includes the rounding error of the first.
 
-    Its parts are 1 - z/2 rounded, with z = high², and the rest, which includes the first part's rounding
-    error.
+    single: whether float32 precision is enough.
     """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
@@ -107,7 +109,9 @@ def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def arctan(code: Code, x: ir.Value) -> ir.Value:
-    """Computes the inverse tangent of x; for large |x| from that of (|x| - 1) / (|x| + 1), or of -1 / |x|."""
+    """Writes code for the inverse tangent of each element. That of a large |x| is computed from that of (|x|
+    - 1) / (|x| + 1), or of -1 / |x|.
+    """
     size, single = magnitude(code, x), is_single(x.type)
     one = code.splat(x.type, 1.0)
     middle = code.fcmp_ordered(">", size, code.splat(x.type, 0.414213562373095))
@@ -124,7 +128,7 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
             code.select(middle, code.splat(x.type, eighths[part]), code.splat(x.type, 0.0)),
         )
         for part in (0, 1)
-        for eighths, quarters in [(parts_of(pi() / 4, single), parts_of(pi() / 2, single))]
+        for eighths, quarters in [(high_and_low(pi() / 4, single), high_and_low(pi() / 2, single))]
     )
     value = code.fadd(high, code.fadd(t, code.fadd(tail, low)))
     return unless_tiny(code, x, with_sign(code, value, x))
@@ -134,24 +138,24 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def widened(code: Code, x: ir.Value) -> ir.Value:
-    """Converts x to double precision."""
+    """Writes code that converts floats, scalar or vector, to float64 for higher precision."""
     return code.fpext(x, register_type("float64", width_of(x))) if is_single(x.type) else x
 
 
 def total(code: Code, pair: Pair) -> ir.Value:
-    """Adds high and low of a pair."""
+    """Writes code that adds the two floats of a pair, as one float."""
     return code.fadd(pair.high, pair.low)
 
 
 def has_bit(code: Code, number: ir.Value, bit: int) -> ir.Value:
-    """Tests whether a bit of an integer is set."""
+    """Writes code that tests whether integers have a bit, a power of 2, set."""
     return code.icmp_unsigned(
         "!=", code.and_(number, code.splat(number.type, bit)), code.splat(number.type, 0)
     )
 
 
 def unless_tiny(code: Code, x: ir.Value, value: ir.Value) -> ir.Value:
-    """Returns x where its magnitude is below `TINY`, which keeps the sign of zero; else the value."""
+    """Writes code that selects x where |x| is below `TINY`, which keeps the sign of zero, else `value`."""
     return code.select(code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY)), x, value)
 
 
@@ -160,26 +164,26 @@ def unless_tiny(code: Code, x: ir.Value, value: ir.Value) -> ir.Value:
 
 @cache
 def sine_series(degree: int) -> list[Fraction]:
-    """Returns the coefficients of p, where sin(x) = x + x³ p(x²) for |x| <= π/4."""
+    """Returns the coefficients of the polynomial p where sin(x) = x + x³ p(x²), for |x| <= π/4."""
     series = [Fraction((-1) ** (k + 1), factorial(2 * k + 3)) for k in range(degree + 8)]
     return economised_even(series, LARGEST_ANGLE, degree)
 
 
 @cache
 def cosine_series(degree: int) -> list[Fraction]:
-    """Returns the coefficients of p, where cos(x) = 1 - x²/2 + x⁴ p(x²) for |x| <= π/4."""
+    """Returns the coefficients of the polynomial p where cos(x) = 1 - x²/2 + x⁴ p(x²), for |x| <= π/4."""
     series = [Fraction((-1) ** k, factorial(2 * k + 4)) for k in range(degree + 8)]
     return economised_even(series, LARGEST_ANGLE, degree)
 
 
 @cache
 def arctan_series(degree: int) -> list[Fraction]:
-    """Returns the coefficients of p, where arctan(x) = x + x³ p(x²) for |x| <= tan(π/8)."""
+    """Returns the coefficients of the polynomial p where arctan(x) = x + x³ p(x²), for |x| <= tan(π/8)."""
     series = [Fraction((-1) ** (k + 1), 2 * k + 3) for k in range(degree + 20)]
     return economised_even(series, LARGEST_TANGENT, degree)
 
 
-def parts_of(value: Fraction, single: bool) -> tuple[float, float]:
-    """Splits a number into itself rounded to single or double precision, and the rounding error."""
+def high_and_low(value: Fraction, single: bool) -> tuple[float, float]:
+    """Splits a number into itself rounded to float32 or float64, and the rounding error."""
     high = float(np.float32(value)) if single else float(value)
     return high, float(value - Fraction(high))
