@@ -50,7 +50,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A record, and the arrays at a prefix that are evidence of it.
+    """A layout that arrays at a prefix may be a damaged layer of.
 
     names: the full names by the record's names, also of an array with a wrong name.
     """
@@ -62,12 +62,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """The spellings of a record that are evidence of a recurrent layer, by their indices.
+    """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (name
+    patterns).
 
-    names: those that are evidence among others. long: those of them with more than one letter. alone: those
-    that are evidence by themselves. usual: those of required weights, with more than one letter, that are
-    evidence in a layer that has the name of its cell, as any two required arrays are; of biases too, in a
-    record with a mark.
+    names: those that are evidence among others.
+    long: those of `names` with more than one letter.
+    alone: those that are evidence by themselves.
+    usual: those of required weights, of more than one letter, that are evidence in a layer with the name of
+        its cell, as any two required arrays are; of biases too, in a record with a mark.
     """
 
     names: frozenset[int]
@@ -77,9 +79,9 @@ class LayerEvidence:
 
 
 def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damage, ...]:
-    """The damaged layers among arrays that belong to no layer, in the order of the arrays; `MOST` at most.
+    """Returns at most `MOST` damaged layers among arrays that belong to no layer, in the order of the arrays.
 
-    shapes: their shapes by name. among: the records that the file may have, the most likely first.
+    shapes: the arrays' shapes by name. among: the layouts that the file may have, the most likely first.
 
     >>> from stepnet.layout import record
     >>> arrays = {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 4), "head.weight": (5, 3)}
@@ -109,7 +111,7 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
 
 
 def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
-    """Returns why arrays do not fit a record."""
+    """Returns the reason why the arrays of a candidate layer do not fit its layout, for a message."""
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
     for own, name in names.items():
         if name != prefix + own:
@@ -120,7 +122,7 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """The records and prefixes at which arrays are evidence of a layer, by prefix and then by record."""
+    """Yields layouts and prefixes at which arrays are evidence of a layer, by prefix and then by layout."""
     named = spelled(shapes, among, marked=True)
     index = named.index
     evidence = [evidence_of(record, index) for record in index.records]
@@ -148,7 +150,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """The evidence of a record of an index."""
+    """Returns which array names of a layout are evidence of a recurrent layer, as indices of spellings."""
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
@@ -165,7 +167,7 @@ def evidence_of(record: Record, index: Index) -> LayerEvidence:
 
 
 def literal(template: str) -> str:
-    """The name of an array without its layer and direction.
+    """Returns the fixed text of a template of an array's name: without layer, direction and the ? at its end.
 
     >>> literal("weight_hh_l{L}{D}"), literal("{D}{L}_i2h_weight"), literal("bias?")
     ('weight_hh_l', '_i2h_weight', 'bias')
@@ -174,7 +176,7 @@ def literal(template: str) -> str:
 
 
 def is_distinctive(name: str) -> bool:
-    """Tells if a name is evidence by itself: long, of several words, and not that of a layer in a layer.
+    """Tells if a name alone is evidence of a recurrent layer: long, of several words, of no layer in a layer.
 
     >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
     [True, True, False, False, False]
@@ -184,7 +186,9 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """The names of arrays that are spelled almost like distinctive names: by prefix, then by these names."""
+    """Finds the names of arrays that are spelled almost like distinctive names of layouts, to report them: by
+    prefix, then by the distinctive name.
+    """
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):
@@ -204,13 +208,17 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """The names of required arrays in records with a mark, which have one as other layers have such names."""
+    """Returns the names of required arrays that are no evidence of a recurrent layer, as other layers have
+    them too: those in records with a mark.
+    """
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 
 
 def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
+    """Tells if the names at a prefix are evidence of a layer of one layout. `user` is the index of the
+    layout, `evidence` its own; `present` has the names, as indices of spellings (name patterns).
+    """
     own, needed = index.own[user], index.needed[user]
     return (
         not evidence.alone.isdisjoint(present)
@@ -221,7 +229,7 @@ def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozens
 
 
 def is_named_after(record: Record, prefix: str) -> bool:
-    """Tells if the name of a layer ends in that of its cell, but for "cell" and a number.
+    """Tells if a layer's name, the end of `prefix`, ends in that of its cell, apart from "cell" and a number.
 
     >>> from stepnet.layout import record
     >>> lstm = record("keras.lstm")
@@ -232,8 +240,9 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
-    """Tells if a weight among arrays has as many axes as in a record, or none of them is a weight. A layer
-    with convolutions may have arrays of the same names.
+    """Tells if any weight among arrays has as many axes as in a layout, or if none of the arrays is a weight.
+    A convolutional layer may have arrays of the same names, with more axes. `shapes` are by the layout's
+    names.
     """
     fitting: list[bool] = []
     for own, shape in shapes.items():

@@ -17,7 +17,7 @@ GAP = 16  # numbers of padding between the rows of a buffered tile
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """A block of the source, with the axes of the block."""
+    """Returns a block (one parameter of one gate) of the source as a view, with the axes of the block."""
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
@@ -30,7 +30,12 @@ def perform(
     target: Region,
     target_arrays: Mapping[str, Array],
 ) -> float:
-    """Performs a move; returns its largest rounding error, infinity if a number overflowed."""
+    """Computes one block of the target; returns the largest rounding error, infinite if a number overflowed.
+
+    move: the formula of the block, from blocks of the source.
+    regions, arrays: the positions of the source's blocks, and the source's arrays by name.
+    target, target_arrays: the position of the target's block, and the target's arrays, which are changed.
+    """
     place = target.view(target_arrays[target.array])
     if move.kind == "filled":
         place[...] = number = np.float64(move.constant).astype(place.dtype)
@@ -53,7 +58,7 @@ def perform(
 
 
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """A sum of blocks, rounded once, and the largest rounding error."""
+    """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error)."""
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
     terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
     if constant:
@@ -72,7 +77,9 @@ def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any
 
 
 def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
-    """total + lost, rounded to a dtype; `lost` is less than half a unit in the last place of `total`."""
+    """Rounds `total + lost` correctly to a dtype; `lost`, the error of a sum, is below half a unit in the
+    last place of `total`. To round `total` alone could round twice.
+    """
     near = total.astype(dtype)
     if dtype == np.float64:
         return near
@@ -84,9 +91,8 @@ def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """A sum, and its exact rounding error.
-
-    D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    """Adds two arrays; returns (rounded sum, its exact rounding error), to compute sums that are rounded
+    once. D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
     """
     total = a + b
     rest = total - a
@@ -94,7 +100,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
-    """`count` rows, from `start` on, of a matrix in another shape; only these are copied."""
+    """Returns `count` rows, from row `start` on, of a matrix reshaped to `shape`; only these are copied."""
     first, last = start * shape[1], (start + count) * shape[1]
     width = array.shape[1]
     top, bottom = first // width, -(-last // width)
@@ -103,7 +109,7 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def cast_into(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place of another dtype; returns the largest rounding error."""
+    """Writes `block * sign` to a view of another dtype in the target; returns the largest rounding error."""
     rounding = 0.0
     rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
     for row in range(0, len(place), rows):
@@ -117,9 +123,8 @@ def cast_into(place: Array, block: Array, sign: int) -> float:
 
 
 def copy(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place; returns the largest rounding error, 0 for equal dtypes.
-
-    To transpose, tiles are read and written row by row through a buffer. The padding after each row of the
+    """Writes `block * sign` to the view `place` of the target; returns the largest rounding error. To
+    transpose, tiles are read and written row by row through a buffer. The padding after each row of the
     buffer prevents columns from mapping to the same cache set if the width is a power of two.
     """
     if place.dtype != block.dtype:
@@ -143,17 +148,17 @@ def copy(place: Array, block: Array, sign: int) -> float:
 
 
 def runs_along(array: Array) -> int:
-    """The axis with the smallest stride."""
+    """Returns the axis along which an array is contiguous: that with the smallest stride."""
     return int(np.argmin(np.abs(array.strides)))
 
 
 def address(array: Array) -> int:
-    """The address of the first number of an array."""
+    """Returns the memory address of the first number of an array."""
     return array.__array_interface__["data"][0]
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """The message for a number that overflowed."""
+    """Returns the message for the block of the target at `region` that has a number beyond its dtype."""
     array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)

@@ -34,7 +34,7 @@ def layers(
     reverse: bool = False,
     merge: str = "concat",
 ) -> Layer:
-    """The layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
+    """Builds the layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
 
     The weights are copied. A function that is one of stepnet's named cells runs as that cell, any other by
     its equations.
@@ -88,7 +88,9 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """The blocks by (layer, direction); matrices are [inputs, hidden], as right factors of products."""
+    """Copies the weights of all layers out of their arrays: by (layer, direction), then by parameter and
+    gate. Matrices are [inputs, hidden], as right factors of products.
+    """
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
         block: ParameterBlock = region.block
@@ -101,7 +103,7 @@ def blocks(
 
 
 def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """The recurrence of a direction of a layer."""
+    """Builds the recurrence of one direction of a layer; parameters: arrays by parameter, then by gate."""
     name = named(semantics, parameters)
     if name is not None:
         return cells.rnn(name, joined(name, parameters), reverse=reverse)
@@ -115,7 +117,9 @@ def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: b
 
 
 def named(semantics: Semantics, parameters: Blocks) -> str | None:
-    """The name of stepnet's cell that computes exactly this function of these parameters, or None."""
+    """Returns the name of stepnet's cell that computes exactly this function of these parameters, which runs
+    faster than equations; None if there is none. `parameters` are by parameter, then by gate.
+    """
     for name, cell in cells.CELLS.items():
         record = registry.record(f"stepnet.{name}")
         further = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
@@ -128,7 +132,7 @@ def named(semantics: Semantics, parameters: Blocks) -> str | None:
 
 
 def joined(name: str, parameters: Blocks) -> dict[str, Array]:
-    """The parameters of a named cell: gates concatenated, peepholes stacked."""
+    """Returns the parameters as a named cell takes them: the gates concatenated, peepholes stacked."""
     gates = cells.CELLS[name].gates
     params = {
         parameter: np.concatenate([parameters[parameter][gate] for gate in gates], -1)

@@ -44,7 +44,7 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """moved, negated, summed or filled."""
+        """How the move computes its block: "moved", "negated", "summed" or "filled" (with a constant)."""
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -52,6 +52,7 @@ class Move:
         return "moved" if all(sign > 0 for _, sign in self.terms) else "negated"
 
     def __repr__(self) -> str:
+        """The move as an equation, such as "b_z = b_z + d_z"."""
         parts = [f"{'+' if sign > 0 else '-'} {block}" for block, sign in self.terms]
         parts += [f"+ {self.constant:g}"] if self.constant or not parts else []
         return f"{self.target} = {' '.join(parts).removeprefix('+ ')}"
@@ -77,12 +78,12 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """The sum of blocks that the condition is about, as text."""
+        """The sum of blocks that the condition is about, as text for its message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """The required value, as text."""
+        """The value that the condition requires, as text for its message."""
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -113,10 +114,10 @@ def differences(
     target_blocks: Iterable[ParameterBlock],
     kind: str = "weights",
 ) -> Differences:
-    """The moves that make the blocks `target_blocks` from the blocks `source_blocks`, with their conditions.
+    """Finds the moves (formulas of blocks) that convert the blocks of a source to those of a target.
 
-    stated: the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a
-    moment that is linear in it; its "second_moment".
+    stated: the semantics that the user states for the target.
+    kind: "weights"; "gradient" of weights, or a moment that is linear in it; its "second_moment".
     """
     semantics, refusals = target_semantics(source, source_semantics, target, stated, kind)
     making = Making(
@@ -128,14 +129,18 @@ def differences(
     return Differences(semantics, moves, demands, (*refusals, *making.unknown(moves)))
 
 
-# ---- the function
-# --------------------------------------------------------------------------------------------
+# ---- the function ------------------------------------------------------------------------------------------
 
 
 def target_semantics(
     source: Record, source_semantics: Semantics, target: Record, stated: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
-    """The semantics of the target, and the reasons why the source's function cannot have them."""
+    """Returns the semantics of the target, the source's as far as the target's layout allows, and the reasons
+    why the target cannot express the source's function.
+
+    stated: the fields that the user sets for the target.
+    kind: what is converted: "weights", "gradient" or "second_moment".
+    """
     if source.cell != target.cell:
         return source_semantics, [
             f"the cell of {source.name} is {source.cell}, and that of {target.name} is {target.cell}"
@@ -166,7 +171,7 @@ def target_semantics(
 
 
 def nearest(name: str, setting: Setting) -> Any:
-    """A value that the target's setting can have, for messages, if it cannot have the source's value."""
+    """Returns a value that the target's setting can have if it cannot have the source's, for a message."""
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
     return usual if usual in values else values[0]
@@ -175,7 +180,12 @@ def nearest(name: str, setting: Setting) -> Any:
 def obstacle(
     name: str, value: Any, target_value: Any, source_semantics: Semantics, target: Record, kind: str
 ) -> str:
-    """Returns why a difference of semantics cannot be expressed by signs and biases; "" if it can."""
+    """Returns the reason why a difference in one field of `Semantics` prevents a conversion; "" if signs and
+    biases of the target can express it.
+
+    name, value, target_value: the field, and its values in the source and the target.
+    kind: what is converted: "weights", "gradient" or "second_moment".
+    """
     if name == "update" and source_semantics.gate_activation not in SYMMETRIC:
         activation = source_semantics.gate_activation
         return f"signs invert the sense of z only if s(-a) = 1 - s(a), which fails for {activation}"
@@ -203,13 +213,12 @@ def obstacle(
     return f"the source's {name} is {values}: these are different functions{unless}"
 
 
-# ---- the blocks
-# ----------------------------------------------------------------------------------------------
+# ---- the blocks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Making:
-    """The facts from which moves follow: the semantics of both sides, and the blocks of both.
+    """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
 
     held: the blocks of the source. wanted: the blocks of the target. kind: as for `differences`.
     """
@@ -222,7 +231,7 @@ class Making:
     kind: str
 
     def move(self, block: ParameterBlock) -> Move:
-        """The move that makes a block of the target."""
+        """Returns the move (a formula of blocks of the source) that computes a block of the target."""
         if block.parameter in BIASES:
             return self.bias(block)
         terms, constant = ((block, self.sign(block)),), 0.0
@@ -231,14 +240,14 @@ class Making:
         return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """-1 if the sense of the block's gate is inverted, else 1; a second moment keeps its sign."""
+        """Returns -1 if the target inverts the sense of the block's gate, else 1; 1 for a second moment."""
         turns = self.source_semantics.update != self.semantics.update and block.gate == SENSE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
     def adds(self, block: ParameterBlock) -> bool:
-        """Tells if b and d of the block's gate are only used as their sum."""
+        """Tells if the source only uses the two biases b and d of the block's gate as their sum."""
         return (
             self.source_semantics.cell not in SENSE
             or block.gate != "n"
@@ -251,13 +260,13 @@ class Making:
         return self.source_semantics.reset != self.semantics.reset
 
     def sides(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Lists b and d of the block's gate, if they are among the given blocks."""
+        """Returns the biases b and d of the block's gate, layer and direction that are in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 
     def offset(self, block: ParameterBlock) -> float:
-        """The constant that the source's function adds to f, or to i computed from f, and the target's does
-        not.
+        """Returns the constant that the source's function adds to the sum of the block's gate and the
+        target's does not: a forget bias, of f or of i computed from f.
         """
         if self.source_semantics.cell != "lstm" or self.kind != "weights":
             return 0.0
@@ -268,7 +277,7 @@ class Making:
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
     def bias(self, block: ParameterBlock) -> Move:
-        """The move that makes b or d of a gate."""
+        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate."""
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
         like = replace(block, gate=gate)
         sign = -1 if gate != block.gate else self.sign(block)
@@ -291,7 +300,11 @@ class Making:
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
-        """The conditions on blocks that have no place in the target, or another meaning there."""
+        """Yields conditions on blocks of the source that have no position in the target, or another meaning
+        there.
+
+        used: the blocks of the source from which the target is computed.
+        """
         if self.resets_differ:
             yield from self.of_reset()
         for block in sorted(self.held - used, key=ParameterBlock.order):
@@ -310,7 +323,7 @@ class Making:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
     def of_bias(self, block: ParameterBlock) -> Iterator[Demand]:
-        """The condition on the sum of the biases of a gate, if the target has no bias for that gate."""
+        """Yields the condition on the sum of the biases of a gate for which the target has no bias."""
         first, *others = self.sides(block, self.held)
         reason = "the target has no place for {}"
         if block.gate == "n" and self.resets_differ:
@@ -319,7 +332,7 @@ class Making:
             yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
 
     def of_reset(self) -> Iterator[Demand]:
-        """The conditions if one side resets before the recurrent product, and the other after it."""
+        """Yields the conditions if one side resets before the recurrent product, and the other after it."""
         value, target_reset = self.source_semantics.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
@@ -331,7 +344,7 @@ class Making:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
     def of_coupling(self, block: ParameterBlock) -> Iterator[Demand]:
-        """The conditions on a block of the input gate if the target computes it from the forget gate."""
+        """Yields conditions on a block of the input gate, which the target computes from the forget gate."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
         if block.parameter not in BIASES or (
@@ -342,7 +355,7 @@ class Making:
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """The refusals for blocks that one side has, and the other cannot provide or hold."""
+        """Yields reasons to refuse a conversion: blocks of one side that the other cannot provide or hold."""
         for block in {replace(block, parameter="b", gate="f") for block in self.held}:
             here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
             if self.offset(block) and not target_sides and not here:
@@ -357,5 +370,5 @@ class Making:
 
 
 def target_sizes(sizes: Sizes, target: Record) -> Sizes:
-    """The sizes of the target: without a projection if its layout has none."""
+    """Returns the sizes of the converted layer: the source's, without a projection if `target` has none."""
     return sizes if target.projection else replace(sizes, projected=None)

@@ -1,4 +1,4 @@
-"""The notation for the place of each number in a layout, and its parser.
+"""The notation for the position of each number in a layout, and its parser.
 
 An array is written as the parameter it holds, indexed by its axes in order, as in einops. An axis may be
 composed of several, and the gate axis `g` has labels: the gates, in order.
@@ -69,7 +69,7 @@ class Term:
 
     @property
     def gates(self) -> str:
-        """The gates it holds, in order; empty for a parameter without gates."""
+        """The gates of this parameter, one letter each, in stored order; "" for one without gates."""
         labels = "".join(atom.labels for axis in self.axes for atom in axis)
         return labels or self.gate
 
@@ -117,13 +117,13 @@ Pattern = Concatenation | Flat
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:
-    """Axes in the notation."""
+    """Writes axes in the notation, such as "(g:rzn h) x", for the texts of patterns and messages."""
     texts = [" ".join(map(str, axis)) for axis in axes]
     return " ".join(text if len(axis) == 1 else f"({text})" for text, axis in zip(texts, axes, strict=True))
 
 
 def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
-    """Every term of a pattern, in order.
+    """Returns every term (a parameter with its axes) of a parsed notation, in the order of the text.
 
     >>> [term.parameter for term in terms(parse("{L: W[h x]; R[h k]}; {L: b[h]}"))]
     ['W', 'R', 'b']
@@ -134,7 +134,7 @@ def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
 
 
 def parse(text: str) -> Pattern:
-    """The pattern of a text in the notation; `str` of it is an equivalent text.
+    """Parses the notation of an array, such as "W[(g:rzn h) x]"; `str` of the result is an equivalent text.
 
     Raises `LayoutError` with the place of the error.
 
@@ -150,14 +150,17 @@ def parse(text: str) -> Pattern:
 
 
 class Parser:
-    """A recursive-descent parser with one token of lookahead."""
+    """A recursive-descent parser, with one token of lookahead, for the notation of one array.
+
+    text: the notation. place: the index in `text` of the next character to read.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.place = 0
 
     def pattern(self) -> Pattern:
-        """The whole text."""
+        """Parses the whole text; raises `LayoutError` if anything is left after it."""
         parts = self.parts()
         shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
@@ -170,14 +173,14 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Stacks and loops, separated by ;."""
+        """Parses concatenations and loops that are separated by semicolons: buffers end to end."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())
         return tuple(parts)
 
     def part(self) -> Concatenation | Loop:
-        """A loop in braces, or a stack."""
+        """Parses a loop in braces, such as "{L D: ...}", or a concatenation of terms."""
         if not self.accept("{"):
             return self.stack()
         over = ""
@@ -191,7 +194,7 @@ class Parser:
         return Loop(over, parts)
 
     def stack(self) -> Concatenation:
-        """Terms, all separated by the same sign."""
+        """Parses terms that are concatenated along one axis: all are separated by the same sign, / or |."""
         stacked = [self.term()]
         axes: set[int] = set()
         while self.ahead() in ("/", "|"):
@@ -208,7 +211,7 @@ class Parser:
         return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
-        """A parameter with its axes in brackets."""
+        """Parses a parameter with its axes in brackets, such as "W[(g:rzn h) x]" or "d_n[h]"."""
         parameter, _, gate = self.token().partition("_")
         if parameter not in PARAMETERS:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
@@ -226,7 +229,7 @@ class Parser:
         return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
-        """Axes up to one of the characters in `until`, or to the end."""
+        """Parses axes up to one of the characters in `until`, which it does not consume, or to the end."""
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.accept("("):
@@ -239,7 +242,7 @@ class Parser:
         return tuple(axes)
 
     def atom(self) -> ElementaryAxis:
-        """A letter or a number; for g also the labels."""
+        """Parses an elementary axis: a letter or a number; after the letter g also the gates' labels."""
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
@@ -253,7 +256,7 @@ class Parser:
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
-        """The next token, which is not consumed; "" at the end."""
+        """Returns the next token of the text without consuming it; "" at the end."""
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:
@@ -262,7 +265,7 @@ class Parser:
         return match[1] if match else ""
 
     def token(self) -> str:
-        """Consumes the next token and returns it."""
+        """Consumes the next token of the text and returns it; raises `LayoutError` at the end."""
         token = self.ahead()
         if not token:
             self.wrong("the text ends too early")
@@ -272,14 +275,14 @@ class Parser:
         return token
 
     def accept(self, sign: str) -> bool:
-        """Consumes the next token if it is `sign`; returns whether it was."""
+        """Consumes the next token of the text if it is `sign`; returns True if it was."""
         return self.ahead() == sign and bool(self.token())
 
     def expect(self, sign: str) -> None:
-        """Consumes the token `sign`; raises `LayoutError` for any other."""
+        """Consumes the token `sign`; raises `LayoutError` if the next token is another."""
         if not self.accept(sign):
             self.wrong(f"{sign} is expected")
 
     def wrong(self, what: str) -> NoReturn:
-        """Raises `LayoutError` with the place."""
+        """Raises `LayoutError` with the message `what`, the text and the position in it."""
         raise LayoutError(f"{self.text}: {what} (at character {self.place})")

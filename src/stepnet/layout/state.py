@@ -18,7 +18,7 @@ CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "l
 
 
 def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | None = None) -> Layer:
-    """The recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
+    """Builds the recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
 
     The weights are copied, and half precision becomes float32. Other layers of the model are ignored.
 
@@ -68,12 +68,14 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
-    """The shape of an array or tensor."""
+    """Returns the shape of an array or a tensor; name: its name in the state dict, for messages."""
     return tuple(value.shape) if is_tensor(value) else array_of(value, name).shape
 
 
 def chosen(matches: tuple[Match, ...], prefix: str | None) -> Match:
-    """The match of a prefix, or the only one; raises `LayoutError` if there is none, or several."""
+    """Returns the recurrent module with the user's prefix, or the only one if `prefix` is None; raises
+    `LayoutError` if there is none, or several.
+    """
     prefixes = ", ".join(repr(match.prefix) for match in matches)
     named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
     if not named:

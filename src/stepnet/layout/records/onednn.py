@@ -15,12 +15,14 @@ LSTM_BIAS = {"bias": "b[L D g:ifgo h]"}
 
 
 def weights(gates: str) -> dict[str, str]:
-    """Weights as ldigo."""
+    """Returns the notation of weights in oneDNN's format ldigo, by name; gates: their order."""
     return {"weights_layer": f"W[L D x g:{gates} h]", "weights_iter": f"R[L D k g:{gates} h]"}
 
 
 def transposed(gates: str) -> dict[str, str]:
-    """Weights as ldgoi, which oneDNN's CPU kernels often require."""
+    """Returns the notation of weights, by name, as ldgoi, a format that oneDNN's CPU kernels
+    often require.
+    """
     return {"weights_layer": f"W[L D g:{gates} h x]", "weights_iter": f"R[L D g:{gates} h k]"}
 
 

@@ -38,7 +38,7 @@ LSTM = {
 
 
 def of_its_cell(gates: str) -> dict[str, str]:
-    """The arrays of a layer under the names of its cells."""
+    """Returns the notation of a layer's arrays under the names of its cells; gates: their order."""
     return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
 
 
