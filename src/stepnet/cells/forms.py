@@ -30,7 +30,7 @@ AXES = {
 
 @dataclass(frozen=True)
 class Form:
-    """The arrays of a cell: each as name:axes, with one letter for each axis after the rows.
+    """The arrays that a cell takes: each as name:axes, with a letter for each axis but that of sequences.
 
     Attributes:
         family: The module of `stepnet.cells` that has the cell.
@@ -73,7 +73,8 @@ FORMS = {
 
 
 def axes_of(text: str) -> dict[str, str]:
-    """Parses a column of `FORMS` to letters by name; "" is the name of an array without one.
+    """Parses a column of `FORMS`, such as "q:hk beta:h", to letters of axes by array name. The name is "" in
+    a column of one array, as of "hkv".
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
@@ -82,8 +83,8 @@ def axes_of(text: str) -> dict[str, str]:
 
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
-    """Checks the arrays of a cell; returns inputs, parts of the memory and parameters in the order of
-    `FORMS`.
+    """Checks the arrays that a call of a cell passes; returns its inputs, the parts of its memory and its
+    parameters as one list, in the order of `FORMS`, for the cell to unpack.
 
     An optional parameter that is missing is None.
 
@@ -114,7 +115,10 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
 
 
 def check_names(cell: str, role: str, value: Any, text: str) -> None:
-    """Raises `InputError` for an array whose name the cell does not have."""
+    """Raises `InputError` if a caller's dict has an array whose name the cell does not have.
+
+    role: "input", "memory" or "parameter", for the message. value: the dict. text: the column of `FORMS`.
+    """
     names = axes_of(text)
     if "" in names:
         return
@@ -126,7 +130,10 @@ def check_names(cell: str, role: str, value: Any, text: str) -> None:
 
 
 def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
-    """Returns an array by name, or None for an optional one; raises `InputError` if it is missing."""
+    """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
+
+    role: "input", "memory" or "parameter", for the message. text: the cell's column of `FORMS`.
+    """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
         return values[plain]
@@ -137,7 +144,7 @@ def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
 
 
 def by_name(argument: Any) -> Mapping[str, Any]:
-    """Returns the entries of a dict, with their names as text; none for any other value."""
+    """Returns a dict's entries with their names as text; an empty mapping for any other value."""
     if not isinstance(argument, Mapping):
         return {}
     values = cast("Mapping[Any, Any]", argument)
@@ -145,14 +152,14 @@ def by_name(argument: Any) -> Mapping[str, Any]:
 
 
 def listed(text: str) -> str:
-    """Formats the names of a column of `FORMS`, as in "A, D (optional)"."""
+    """Formats the array names in a column of `FORMS` for messages, such as "A, D (optional)"."""
     return ", ".join(axes_of(text)).replace("?", " (optional)")
 
 
 def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:
-    """Raises `InputError` unless an array has the axes of the letters, in the sizes that other arrays have.
+    """Raises `InputError` unless an array has the axes of these letters, in the same sizes as other arrays.
 
-    sizes: the sizes so far, by letter, each with the array that has it; those of this array are added.
+    sizes: the sizes so far, by letter, each with the name of its array; those of this array are added.
     """
     shape = value.shape if isinstance(value, Traced) else array_of(value, f"{name} of {cell}").shape
     words = [AXES[letter] for letter in axes]
@@ -169,7 +176,7 @@ def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tup
 
 
 def memory(cell: str, **sizes: int) -> Any:
-    """Returns the features of a cell's memory, as `RNN` takes them.
+    """Returns the feature shape of a cell's memory, which `RNN` takes as memory=.
 
     Args:
         cell: The name of a cell in `FORMS`.

@@ -14,7 +14,8 @@ where: Any = np.where
 
 
 def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-4: a mean of all values, weighted by the exponentials of their keys and of a decay per channel.
+    """Computes a step of RWKV-4, a mean of all values weighted by the exponentials of their keys and of a
+    decay per channel, for the sequences (rows) of a batch; returns (output o, next memory).
 
     B. Peng and others, "RWKV: reinventing RNNs for the Transformer era", 2023 (arXiv 2305.13048).
 
@@ -41,7 +42,10 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Adds exp(exponent) v to num, exp(exponent) to den; returns both over exp(max), and the new max."""
+    """Adds exp(exponent) v to num, and exp(exponent) to den: the weighted sum and the weights of a mean. num
+    and den are stored divided by exp(before), so that nothing overflows; returns both divided by
+    exp(most), and most, the larger of both exponents.
+    """
     before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
     old, new = np.exp(before - most), np.exp(exponent - most)
@@ -49,8 +53,8 @@ def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, A
 
 
 def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-6: a matrix memory of keys and values with a decay per feature, and a bonus u for the current
-    step.
+    """Computes a step of RWKV-6, a matrix memory of keys and values with a decay per feature and a bonus u
+    for the current step, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     B. Peng and others, "Eagle and Finch: RWKV with matrix-valued states and dynamic recurrence", 2024 (arXiv
     2404.05892).
@@ -72,7 +76,8 @@ def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def rwkv7(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """RWKV-7: a delta rule with separate keys for removal and for writing.
+    """Computes a step of RWKV-7, a delta rule with separate keys for removal and for writing, for the
+    sequences (rows) of a batch; returns (output o, next memory S).
 
     B. Peng and others, "RWKV-7 Goose with expressive dynamic state evolution", 2025 (arXiv 2503.14456), where
     a is the negated normalised removal key, and b this key times the rate of learning.

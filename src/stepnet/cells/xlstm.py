@@ -21,8 +21,8 @@ where: Any = np.where
 
 
 def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The mLSTM: a matrix memory of keys and values with exponential gates, normalised by the sum of its
-    keys.
+    """Computes a step of the mLSTM, a matrix memory of keys and values with exponential gates, normalised by
+    the sum of its keys, for the sequences (rows) of a batch; returns (output o, next memory).
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 19 to 27.
 
@@ -48,7 +48,7 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """Computes a step of the mLSTM before its division: numerator q C, denominator, next memory."""
+    """Computes a step of the mLSTM; returns (numerator q C, denominator, next memory) of its output."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
@@ -58,13 +58,16 @@ def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
 
 
 def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
-    """Computes exp(kept) and exp(i), both divided by exp(m), and m, the larger of the two exponents."""
+    """Computes a forget factor exp(kept) and an input factor exp(i), both divided by exp(m) against overflow,
+    where m is the larger exponent; returns (forget factor, input factor, m).
+    """
     most = np.maximum(kept, i)
     return np.exp(kept - most), np.exp(i - most), most
 
 
 def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The sLSTM with heads: an LSTM with exponential gates and a normaliser, recurrent within each head.
+    """Computes a step of the sLSTM, an LSTM with exponential gates and a normaliser that is recurrent within
+    each head, for the sequences (rows) of a batch; returns (output h, next memory).
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 8 to 18.
 
