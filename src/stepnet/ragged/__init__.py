@@ -62,8 +62,7 @@ class Ragged:
     offsets: tuple[NDArray[np.int64], ...]
 
     def __post_init__(self) -> None:
-        """Checks and normalises the fields of a new `Ragged`; raises `InputError` for values that do not fit.
-        """
+        """Checks and converts the fields of a new `Ragged`; raises `InputError` if they are invalid."""
         object.__setattr__(self, "values", checked_values(self.values, "values"))
         object.__setattr__(self, "offsets", checked_offsets(self.offsets, len(self.values)))
 

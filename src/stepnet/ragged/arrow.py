@@ -12,8 +12,7 @@ from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, p
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
-    """Imports a module of pyarrow; raises `InputError`, which says `what` needs it, if it is not installed.
-    """
+    """Imports a module of pyarrow; raises `InputError`, saying `what` needs it, if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -73,8 +72,7 @@ def check_type(whole_type: Any) -> None:
 
 
 def check_whole(array: Any) -> None:
-    """Raises `InputError` for an Arrow array whose offsets or indices lead outside it, as in a damaged file.
-    """
+    """Raises `InputError` if an Arrow array's offsets or indices lead outside it, as in a damaged file."""
     try:
         array.validate(full=True)
     except pyarrow_module().ArrowInvalid as error:

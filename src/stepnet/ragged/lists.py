@@ -16,9 +16,7 @@ MOST_LEVELS = 32
 def from_list(
     sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
 ) -> Parts:
-    """Converts nested lists of sequences to (values, offsets), for `Ragged.from_list`, whose arguments it
-    takes.
-    """
+    """Converts nested lists of sequences to (values, offsets), with the arguments of `Ragged.from_list`."""
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
         raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")

@@ -112,8 +112,7 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """Converts to a dtype of numbers; raises `InputError`, which says the argument's `name`, for any other.
-    """
+    """Converts to a dtype of numbers; raises `InputError`, with the argument's `name`, for any other."""
     try:
         number_type = np.dtype(dtype)
     except (
@@ -127,9 +126,7 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
-    """Converts the user's features=, one whole number or several, to the shape of a step, or raises
-    `InputError`.
-    """
+    """Converts features=, whole numbers, to the shape of a step; raises `InputError` for other values."""
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
     return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
 
@@ -158,9 +155,7 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 
 def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
-    """Returns a read-only copy of the offsets of one level; raises `InputError`, with `name`, if they are
-    invalid.
-    """
+    """Returns a read-only copy of one level's offsets; raises `InputError`, with `name`, if invalid."""
     level = cast("NDArray[np.int64]", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
@@ -224,7 +219,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """Returns an index, negative or not, from 0 on; raises `InputError` unless it is a whole number within
+    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is not within
     `count`.
     """
     try:
@@ -238,9 +233,7 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """Returns (start, stop, stride) of a slice of `count` sequences; raises `InputError` for an invalid
-    slice.
-    """
+    """Returns (start, stop, stride) of a slice of `count` sequences; raises `InputError` if invalid."""
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:
