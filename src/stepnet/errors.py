@@ -22,7 +22,7 @@ class StepnetError(Exception):
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""The text with every character that cannot be printed escaped, but for those kept.
+    r"""Returns text with every character escaped that cannot be printed, other than those in `kept`.
 
     >>> printable("lstm\x1b[2J"), printable("a\u202eb")
     ('lstm\\x1b[2J', 'a\\u202eb')
@@ -76,8 +76,8 @@ class ConversionError(LayoutError):
 
 @contextmanager
 def named(*parts: str) -> Generator[None]:
-    """Puts the names of a part, outermost first, before the errors it raises. Control characters in them,
-    line ends too, are escaped.
+    """Prefixes errors raised in its `with` block with names of the part that fails, outermost first. Control
+    characters in them, line ends too, are escaped.
 
     >>> with named("layer 0", "the forward direction"):
     ...     raise InputError("there are no input sequences")

@@ -208,8 +208,8 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """Returns the names of required arrays that are no evidence of a recurrent layer, as other layers have
-    them too: those in records with a mark.
+    """Returns the names of required arrays in records with a mark: they are no evidence of a recurrent layer,
+    because other layers have such names too.
     """
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))

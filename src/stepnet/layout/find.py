@@ -151,10 +151,10 @@ def distinct(fitting: list[Record]) -> tuple[str, ...]:
 
 
 def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:
-    """Returns the first of the layouts if all compute the same function of these arrays; None if they differ.
+    """Returns the first of the layouts if all compute the same function of these arrays, so that a layer that
+    fits them all can be read; None if they differ or the values leave something open.
 
-    So an ambiguous layer can still be read. semantics: the user's values by field of `Semantics`; None is
-    also returned if these leave something open.
+    semantics: the user's values by field of `Semantics`.
 
     >>> known = {"gate_activation": "sigmoid"}  # keras2.gru leaves it open
     >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), known)

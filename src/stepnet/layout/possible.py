@@ -65,7 +65,7 @@ def condition(
     """Returns a condition on the length of an axis: (a factor that divides it, the letter of the quotient).
 
     products: the products of elementary axes whose sum is the length. The letter is "" unless the quotient is
-        a single size. sizes: those known so far, by letter.
+    a single size. sizes: those known so far, by letter.
     """
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)

@@ -27,18 +27,20 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one."""
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one.
+
+    what: the name of the argument, for the message.
+    """
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
 def weights_of(
     weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]
 ) -> dict[str, Array]:
-    """Checks the shapes of a recurrence's weights and returns them by name: weight_x, weight_h, and perhaps
-    bias.
+    """Checks the shapes of a recurrence's weights, and returns them by name: weight_x, weight_h and, unless
+    it is None, bias. Raises `InputError` if they do not fit.
 
-    gates: the number of gates.
-    biases: the numbers of blocks of size hidden that a bias may have.
+    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have.
     """
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
@@ -87,7 +89,7 @@ def gru_layer(
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
-    """Translates the arguments of a GRU operator to values of `Semantics`, by field."""
+    """Translates the arguments of a GRU operator of Paddle to values of `Semantics`, by field."""
     return {
         "update": "keep" if flag(origin_mode, "origin_mode") else "write",
         "candidate_activation": activation(candidate, "activation"),
@@ -104,7 +106,7 @@ class Options(TypedDict):
 
 
 def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
-    """Checks the options of an operator and returns them as arguments of `layer`."""
+    """Checks an operator's options and returns them as arguments of `layer`; library: a path, or None."""
     if dtype is not None:
         choice(dtype, DTYPE, DTYPES)
     check_calibration(calibration)
@@ -113,14 +115,14 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns (layout, arrays by the layout's names) for the weights of a GRU."""
+    """Returns the weights of a GRU operator as (name of a layout, arrays by the layout's names)."""
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns (layout, arrays by the layout's names) for the weights of an LSTM, with or without
-    peepholes.
+    """Returns the weights of an LSTM operator, with peepholes or not, as (name of a layout, arrays by its
+    names).
     """
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
@@ -135,13 +137,19 @@ ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """Makes the layer for an operator's arguments; `kind` is "gru" or "lstm"."""
+    """Makes the layer that computes an operator with these arguments.
+
+    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    """
     layout, renamed = ARRANGED[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
 def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """Returns the cached layer for these arguments; makes one if no cached layer has equal weights."""
+    """Returns the cached layer for an operator's arguments; makes one if no cached layer has equal weights.
+
+    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    """
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
@@ -232,7 +240,7 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """Translates the arguments of an LSTM operator to values of `Semantics`, by field."""
+    """Translates the arguments of an LSTM operator of Paddle to values of `Semantics`, by field."""
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),
@@ -309,14 +317,13 @@ def multi_gru(
     calibrations: Sequence[Calibration] | None = None,
     library: str | None = None,
 ) -> tuple[Any, list[Array]]:
-    """Computes a stack of bidirectional GRUs over ragged sequences; each layer joins the outputs of both
-    directions.
+    """Computes a stack of bidirectional GRUs over ragged sequences; each layer joins both directions'
+    outputs.
 
     Args:
         x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs].
         weights_x: Two arrays for each layer, forward and reverse; see `fusion_gru`. From the second layer on
-            the
-            inputs are the outputs of the layer before: forward, then reverse.
+            the inputs are the outputs of the layer before: forward, then reverse.
         weights_h: Two arrays for each layer, forward and reverse; see `fusion_gru`.
         biases: Two for each layer, forward and reverse, each an array or None; None for no biases at all.
         origin_mode: Whether the update gate keeps the memory; see `fusion_gru`.
@@ -328,8 +335,7 @@ def multi_gru(
 
     Returns:
         The outputs of the last layer in the form of `x`, and a list of h at the end of each sequence, for
-            each
-        direction of each layer.
+            each direction of each layer.
 
     Raises:
         InputError: For arguments that do not fit, named by layer and direction.
@@ -376,7 +382,7 @@ def multi_gru(
 
 
 def each_of(values: Any, name: str) -> Sequence[Any]:
-    """Checks that an argument is a list or array of entries; raises `InputError`, which says `name`."""
+    """Returns an argument that is a list with an entry per direction; raises `InputError` for others."""
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
             f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
@@ -385,7 +391,7 @@ def each_of(values: Any, name: str) -> Sequence[Any]:
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """Concatenates values of the same form along their features."""
+    """Concatenates the outputs of two directions, `Ragged`s or arrays, along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)
@@ -413,8 +419,7 @@ def calibrate(
         weight_h: The recurrent weights, as for `fusion_gru` or `fusion_lstm`.
         bias: The bias, as for `fusion_gru` or `fusion_lstm`.
         keep: The fraction of the inputs' numbers that lies within the scale. With 0.999 the largest of a
-            thousand
-            saturate, and the others are finer for it.
+            thousand saturate, and the others are finer for it.
         library: The path of the library; see `fusion_gru`.
 
     Raises:

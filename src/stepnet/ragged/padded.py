@@ -45,7 +45,7 @@ def to_padded(
     """Converts values and offsets to a padded array, for `Ragged.to_padded`.
 
     time_major: whether the time axis is first. length: its size; None for the longest length. fill: the
-        padding.
+    padding.
     """
     lengths = np.diff(offsets)
     time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))

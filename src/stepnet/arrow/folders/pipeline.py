@@ -52,12 +52,12 @@ class Channel:
         self.items.put(item)
 
     def check(self) -> None:
-        """Raises `StoppedError` if the channel was stopped."""
+        """Raises `StoppedError`, to end the calling thread, if the channel was stopped."""
         if self.stopped:
             raise StoppedError
 
     def stop(self) -> None:
-        """Wakes the thread that waits for room, and after the last item the one that waits for an item."""
+        """Wakes the thread that waits to put an item, and, after the last item, the one that reads items."""
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
@@ -79,16 +79,17 @@ class Channel:
 def threads(
     channels: tuple[Channel, ...], *tasks: tuple[Callable[[], None], Channel | None]
 ) -> Generator[list[BaseException]]:
-    """Context that runs functions in threads beside its block, and waits for them at its end.
+    """Runs functions in threads beside its `with` block, and waits for them at its end.
 
     tasks: pairs of a function and a channel. An exception of the function is put into the channel, whose
-    reader raises it after the items before it. With None in place of a channel it stops all channels, and is
-    raised after the block. An exception in the block stops all channels. Yields the list of exceptions of the
-    second kind.
+        reader raises it after the items before it. With None in place of a channel it stops all channels, and
+        is raised after the block. An exception in the block stops all channels. Yields the list of exceptions
+        of the second kind.
     """
     failed = list[BaseException]()
 
     def stop() -> None:
+        """Stops all channels, which ends the threads."""
         for channel in channels:
             channel.stop()
 
@@ -144,7 +145,9 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Settings of the writer. plain: the column of the model's outputs. aside: the file for rows that cannot
+    """Settings of the writer of results.
+
+    format: parquet or arrow. plain: the column of the model's outputs. aside: the file for rows that cannot
     be run; None to stop at the first one.
     """
 
@@ -157,9 +160,11 @@ class WriteOptions:
 def run_jobs(
     jobs: list[Job], predictor: Predictor, options: WriteOptions, advance: Callable[[float, int], None]
 ) -> RunCounts:
-    """Runs jobs and writes their results. how: the settings of the writer.
+    """Runs jobs (each makes one result file) and writes their results; returns counts and the results'
+    records.
 
-    advance: called after each call of the model with the bytes of input and the sequences that it finished.
+    options: the settings of the writer. advance: called after each call of the model with the bytes of input
+    and the number of sequences that it finished.
     """
     counts, done = RunCounts(), 0.0
     chunks, results = Channel(), Channel()
@@ -226,7 +231,7 @@ class ResultWriter:
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes rows, and those set aside; begins a file with the first row for it."""
+        """Writes results of rows, and the rows that cannot be run; creates each file for its first rows."""
         self._begin(job)
         self.rows, self.bad = self.rows + part.rows, self.bad + len(part.bad)
         if part.results is not None and self.target is not None:
@@ -236,7 +241,9 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes the files of a job. The rows that are set aside are on disk before the result appears."""
+        """Completes a job's files; returns its record. Rejected rows are on disk before the result
+        appears.
+        """
         job = end.job
         target = self._begin(job)
         made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
@@ -248,13 +255,13 @@ class ResultWriter:
         return made
 
     def drop(self) -> None:
-        """Removes the files that are not complete."""
+        """Removes the result files that are not complete."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the file of the current result, which it creates for the first rows."""
+        """Returns the file of the job's result, which it creates if none is open."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

@@ -31,8 +31,9 @@ def arrays(gates: str, bias: str) -> dict[str, str]:
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
     """Returns the activations that a layer's constructor sets, by field of `Semantics`, with the `fixed`
-    fields. values: Keras' names of activations by stepnet's. gates: the usual activation of the gates,
-    None if open.
+    fields.
+
+    values: Keras' names of activations by stepnet's. gates: the usual activation of the gates, None if open.
     """
     return {
         **fixed,

@@ -20,9 +20,7 @@ def weights(gates: str) -> dict[str, str]:
 
 
 def transposed(gates: str) -> dict[str, str]:
-    """Returns the notation of weights, by name, as ldgoi, a format that oneDNN's CPU kernels
-    often require.
-    """
+    """Returns the notation of weights, by name, as ldgoi, a format that oneDNN on a CPU often requires."""
     return {"weights_layer": f"W[L D g:{gates} h x]", "weights_iter": f"R[L D g:{gates} h k]"}
 
 
