@@ -64,8 +64,9 @@ def pieces(
     """Cuts the rows of a record batch into pieces that one call of a model can take: at most `most` bytes
     each, or a single row.
 
-    array: the list column, already checked. columns: the columns that are passed on. column: reads the
-    sequences. level_bytes: the bytes that a sequence, a step, and an entry of each further level take.
+    array: the list column, already checked. columns: the columns that are passed on with the results. column:
+    the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
+    an entry of each further level take.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):

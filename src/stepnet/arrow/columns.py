@@ -193,9 +193,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts an output of a model to an Arrow array; large: for each level, whether its offsets are
-    64-bit.
-    """
+    """Converts an output of a model to an Arrow array; large: for each level, whether offsets are 64-bit."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -153,7 +153,10 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the results of record batches, in order. An error is raised after the results before it."""
+        """Yields the results of record batches, in order. An error is raised after the results before it.
+
+        selection: how batches of their schema are run.
+        """
         least, held, size = min(self.memory, JOINED), list[BatchPiece](), 0
         for batch in batches:
             try:
@@ -174,7 +177,10 @@ class Predictor:
         yield from run_pieces(held, selection)
 
     def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
-        """Checks a batch and yields its rows in pieces that one call takes; errors name batch and column."""
+        """Checks a batch and yields its rows in pieces that one call takes; errors name batch and column.
+
+        selection: how batches of its schema are run.
+        """
         records = batch.records
         with named(batch.name):
             check_same(records.schema, selection)
@@ -266,9 +272,7 @@ def predict(
 
 
 def read_source(model: Any, recurrent_only: bool) -> FileModel:
-    """Reads a model from a path, or wraps a model; raises `InputError` for `recurrent_only` without a
-    path.
-    """
+    """Reads a model from a path, or wraps a model; raises `InputError` for recurrent_only without a path."""
     if isinstance(model, str) or hasattr(model, "__fspath__"):
         return read_model(model, recurrent_only=recurrent_only)
     if recurrent_only:
@@ -300,9 +304,7 @@ def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
-    """Returns (schema of the first batch, None if there is none; iterator of all batches, the first
-    included).
-    """
+    """Returns (schema of the first batch, None without batches; iterator of all batches, also the first)."""
     first = next(batches, None)
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 
@@ -310,7 +312,7 @@ def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
 def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
 
-    held: the pieces; the list is emptied, to free memory early.
+    held: the pieces; the list is emptied, to free memory early. selection: how batches of the schema are run.
     """
     if not held:
         return
@@ -355,7 +357,10 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
 
 
 def check_same(schema: Any, selection: Selection) -> None:
-    """Raises `InputError` if a batch's columns differ from those for which its run was decided."""
+    """Raises `InputError` if a batch's columns differ from those of the first batch of a stream.
+
+    selection: how batches are run, with the types of the columns that are read.
+    """
     for name, type_ in selection.used.items():
         check_columns(schema, [name])
         if schema.field(name).type != type_:

@@ -130,9 +130,9 @@ class CompiledModel:
 
 
 def between_parts(schedule: Schedule) -> list[tuple[int, int]]:
-    """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts in
-    memory. A schedule of one part leaves none: values before its loop are computed in blocks of a fixed
-    size.
+    """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
+    bound the memory of a call. A schedule (parts of a model in the order they run) of one part leaves
+    none: values before its loop are computed in blocks of a fixed size.
     """
     if schedule.whole is not None:
         return []

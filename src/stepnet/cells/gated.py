@@ -86,7 +86,7 @@ def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of a simple recurrent network with relu in place of tanh; returns (output, memory).
 
     Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
-    units", 2015.
+    units", 2015. x [rows (sequences), inputs]; h [rows, hidden]; params: W, R and optional b, d.
     """
     return simple_rnn(x, h, params, relu)
 

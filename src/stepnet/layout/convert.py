@@ -156,7 +156,7 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 def is_included(
     entry: Entry, target: Record, source_regions: Mapping[ParameterBlock, Region], forget_bias: float
 ) -> bool:
-    """Tells if the converted weights have an array: an optional one only if the source has its parameters.
+    """Tells if the converted weights include an array: an optional one only if the source has its parameters.
 
     source_regions: the source's blocks. forget_bias: a constant of the source's cell, which needs a bias.
     """

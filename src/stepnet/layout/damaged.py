@@ -150,7 +150,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """Returns which array names of a layout are evidence of a recurrent layer, as indices of spellings."""
+    """Returns which array names of a layout are evidence of a recurrent layer, as indices of patterns."""
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
@@ -186,9 +186,7 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Finds the names of arrays that are spelled almost like distinctive names of layouts, to report them: by
-    prefix, then by the distinctive name.
-    """
+    """Finds arrays whose names are almost distinctive names of layouts, by prefix, then by that name."""
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):

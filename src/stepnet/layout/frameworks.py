@@ -48,7 +48,7 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns the reason if one of the framework's settings would need two values for these weights."""
+        """Returns the reason, if a setting of the framework would need two values for the weights."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)

@@ -240,14 +240,14 @@ class Making:
         return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns -1 if the target inverts the sense of the block's gate, else 1; 1 for a second moment."""
+        """Returns the sign of a block (a gate's parameter) in the target: -1 if its gate is inverted."""
         turns = self.source_semantics.update != self.semantics.update and block.gate == SENSE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
     def adds(self, block: ParameterBlock) -> bool:
-        """Tells if the source only uses the two biases b and d of the block's gate as their sum."""
+        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum."""
         return (
             self.source_semantics.cell not in SENSE
             or block.gate != "n"
@@ -260,7 +260,7 @@ class Making:
         return self.source_semantics.reset != self.semantics.reset
 
     def sides(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Returns the biases b and d of the block's gate, layer and direction that are in `among`."""
+        """Returns the biases b and d of a block's gate, layer and direction, as blocks, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 
@@ -300,8 +300,7 @@ class Making:
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
-        """Yields conditions on blocks of the source that have no position in the target, or another meaning
-        there.
+        """Yields conditions on blocks (gates' parameters) with no place or another meaning in the target.
 
         used: the blocks of the source from which the target is computed.
         """
@@ -332,7 +331,7 @@ class Making:
             yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
 
     def of_reset(self) -> Iterator[Demand]:
-        """Yields the conditions if one side resets before the recurrent product, and the other after it."""
+        """Yields conditions on weights if one side resets before the recurrent product, the other after."""
         value, target_reset = self.source_semantics.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"

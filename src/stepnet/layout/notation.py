@@ -160,7 +160,7 @@ class Parser:
         self.place = 0
 
     def pattern(self) -> Pattern:
-        """Parses the whole text; raises `LayoutError` if anything is left after it."""
+        """Parses the whole text of an array's notation; raises `LayoutError` if anything is left after it."""
         parts = self.parts()
         shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
@@ -173,7 +173,7 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Parses concatenations and loops that are separated by semicolons: buffers end to end."""
+        """Parses buffers that lie end to end: loops and concatenated terms, separated by semicolons."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())
@@ -256,7 +256,7 @@ class Parser:
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
-        """Returns the next token of the text without consuming it; "" at the end."""
+        """Returns the next token of the notation's text without consuming it; "" at the end."""
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:
@@ -265,7 +265,7 @@ class Parser:
         return match[1] if match else ""
 
     def token(self) -> str:
-        """Consumes the next token of the text and returns it; raises `LayoutError` at the end."""
+        """Consumes the next token of the notation's text and returns it; raises `LayoutError` at the end."""
         token = self.ahead()
         if not token:
             self.wrong("the text ends too early")

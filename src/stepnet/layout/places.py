@@ -43,7 +43,7 @@ class ParameterBlock:
         return f"{name}{where}{', backward' if self.direction else ''}"
 
     def order(self) -> tuple[int, int, int, int]:
-        """Returns a key to sort blocks by: parameter, layer, direction, gate."""
+        """Returns a key to sort blocks (gates' parameters) by: parameter, layer, direction, gate."""
         parameter = list(PARAMETERS).index(self.parameter)
         return parameter, self.layer, self.direction, GATE_ORDER.find(self.gate)
 
@@ -138,7 +138,7 @@ def buffers(
 def stack_regions(
     name: str, stack: Concatenation, sizes: Sizes, layer: int | None, direction: int | None
 ) -> Iterator[Region]:
-    """Yields the position of every block in concatenated terms (parameters of several gates).
+    """Yields the position of every block (one parameter of one gate) in concatenated terms of an array.
 
     name: the array's name. layer, direction: those of the array; None if the terms have axes for them.
     """
@@ -154,7 +154,7 @@ def stack_regions(
 def term_regions(
     name: str, term: Term, sizes: Sizes, layer: int | None, direction: int | None, corner: tuple[int, ...]
 ) -> Iterator[Region]:
-    """Yields the position of every block in a term (a parameter of one or several gates) of an array.
+    """Yields the position of every block (one parameter of one gate) in a term (a parameter of some gates).
 
     name: the array's name. layer, direction: those of the array; None if the term has axes for them.
     corner: the index at which the term begins in the array.
@@ -184,8 +184,8 @@ def term_regions(
 
 
 def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
-    """Returns for every block (name of its array, index there of each of the block's numbers in C order). It
-    proves a layout: every number of every array must be in exactly one position of one block.
+    """Returns, for every block (one parameter of one gate), its array's name and the index there of each
+    number. It proves a layout: every number of every array must be in exactly one position of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})

@@ -197,7 +197,7 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
-    """Groups moves into the steps of a report, the most exact kinds first; roundings: each move's error."""
+    """Groups moves (formulas of blocks) by kind into steps of a report; roundings: each move's error."""
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
         ConversionStep(kind, moves, max(roundings[move] for move in moves))
@@ -207,7 +207,7 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
 
 
 def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
-    """Returns the names of blocks in short, for reports: each parameter once, with all its gates.
+    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates.
 
     >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
     >>> blocks_text([*blocks, ParameterBlock("P")])

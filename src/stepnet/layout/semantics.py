@@ -223,5 +223,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:
-    """Tells if a value is one of the allowed words, flags or numbers; False for values of other types."""
+    """Tells if a field's value is among the allowed ones; False for types other than text and numbers."""
     return isinstance(value, str | int | float) and value in allowed

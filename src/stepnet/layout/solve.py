@@ -297,10 +297,10 @@ def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
 def monomials(
     parts: tuple[Concatenation | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
 ) -> Counter[str]:
-    """Returns the number of elements of buffers as a polynomial in hidden, inputs and projected sizes. It
-    maps each monomial, such as "hhx", to its coefficient.
+    """Returns the length of a vector of weights as a polynomial in its sizes, to find sizes that fit: by
+    monomial, such as "hhx", its coefficient.
 
-    layer: that of buffers in no loop over layers.
+    parts: the parsed notation of the vector. layer: that of buffers in no loop over layers.
     """
     counts: Counter[str] = Counter()
     for part in parts:

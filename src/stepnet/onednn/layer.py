@@ -193,8 +193,8 @@ class Layer:
     ) -> tuple[Any, Any]:
         """Runs this layer by the engine llvm, where oneDNN lacks its cell; returns (outputs, final memories).
 
-        initial: the initial memories h, and c of an LSTM; None for zeros. cell: when c is returned, "last" or
-        "none".
+        initial: the initial memories h, and c of an LSTM; None for zeros. cell: whether c is returned:
+        "last", "none".
         """
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
@@ -316,9 +316,7 @@ def eps(dtype: str) -> Any:
 
 
 def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
-    """Returns the recurrence with its direction set, if its cell has two; else `Arguments` reverses the
-    steps.
-    """
+    """Returns the recurrence with its direction set, if its cell has two: else `Arguments` turns it."""
     return (
         replace(recurrence, direction="right2left")
         if reverse and not recurrence.row.one_direction

@@ -75,10 +75,10 @@ def gru_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """Makes a layer that computes `fusion_gru` with copies of the weights.
+    """Makes a layer that computes a GRU like the operator `fusion_gru`, with copies of the weights.
 
-    The arguments are those of `fusion_gru`. Unlike `fusion_gru`, calls of the layer do not check whether the
-    weights have changed.
+    weight_x [inputs, 3 hidden], weight_h [hidden, 3 hidden] and bias have Paddle's order of gates. The other
+    arguments are those of `fusion_gru`. Calls of the layer do not check whether the weights have changed.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_gru`.
@@ -121,9 +121,7 @@ def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of an LSTM operator, with peepholes or not, as (name of a layout, arrays by its
-    names).
-    """
+    """Returns the weights of an LSTM operator as (name of a layout, arrays by the layout's names)."""
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
     peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
@@ -227,9 +225,10 @@ def lstm_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """Makes a layer that computes `fusion_lstm` with copies of the weights.
+    """Makes a layer that computes an LSTM like the operator `fusion_lstm`, with copies of the weights.
 
-    The arguments are those of `fusion_lstm`.
+    weight_x [inputs, 4 hidden], weight_h [hidden, 4 hidden] and bias have Paddle's order of gates. The other
+    arguments are those of `fusion_lstm`.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_lstm`.

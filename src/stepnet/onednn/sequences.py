@@ -126,7 +126,10 @@ def check_float(array: Array, what: str) -> None:
 
 
 def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
-    """Checks an initial memory, or a cotangent of a final one, and casts it to float32; None for zeros."""
+    """Checks an initial memory, or a cotangent of a final one, and casts it to float32; None for zeros.
+
+    given: the caller's array. shape: that it must have. name: its name in messages.
+    """
     if given is None:
         return None
     array = array_of(given, name)

@@ -132,6 +132,7 @@ class Ragged:
     @overload
     def __getitem__(self, index: slice) -> "Ragged": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "Array | Ragged":
+        """Returns the sequence at an index, or a `Ragged` of the sequences of a slice, as views."""
         if isinstance(index, slice):
             start, stop, stride = slice_of(index, len(self))
             if stride != 1:
@@ -439,7 +440,7 @@ class Ragged:
 
 
 def _count(count: int, name: str) -> str:
-    """Formats a count with a noun, such as "1 step" or "2 steps"."""
+    """Formats a count with a noun for a summary, such as "1 step" or "2 steps"."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 

@@ -20,7 +20,7 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
 
 
 def from_arrow(array: Any) -> Parts:
-    """Converts an Arrow list array to (values, offsets), sharing its memory, for `Ragged.from_arrow`."""
+    """Converts an Arrow list array to (values of all steps, offsets of sequences), sharing its memory."""
     pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
@@ -126,7 +126,7 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
 
 
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
-    """Converts values and offsets to an Arrow list array, for `Ragged.to_arrow`.
+    """Converts values of all steps and offsets of sequences to an Arrow list array.
 
     large: whether the list of each level is a `large_list`; by default those whose offsets require it.
     """
@@ -170,8 +170,7 @@ def with_nulls(array: Any, null: Array | None) -> Any:
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
     """Raises `InputError` if an Arrow array has a null, with the row of the first one.
 
-    offsets, features: the offsets of each level around the array, and the sizes of the fixed-size lists
-        inside.
+    offsets: the offsets of each level around the array. features: the sizes of fixed-size lists inside.
     first: the index of the first row.
     """
     if array.null_count:

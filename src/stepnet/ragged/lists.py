@@ -16,7 +16,10 @@ MOST_LEVELS = 32
 def from_list(
     sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
 ) -> Parts:
-    """Converts nested lists of sequences to (values, offsets), with the arguments of `Ragged.from_list`."""
+    """Converts nested lists of sequences to (values of all steps, offsets of sequences), for `Ragged`.
+
+    dtype, features, levels: the dtype, the shape of a step and the depth of nesting; None to infer them.
+    """
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
         raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")

@@ -112,7 +112,9 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """Converts to a dtype of numbers; raises `InputError`, with the argument's `name`, for any other."""
+    """Converts a user's dtype to one of numbers; raises `InputError`, with the argument's `name`, for
+    others.
+    """
     try:
         number_type = np.dtype(dtype)
     except (
@@ -219,9 +221,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is not within
-    `count`.
-    """
+    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is beyond `count`."""
     try:
         place = operator.index(index)
     except TypeError:
@@ -241,7 +241,7 @@ def slice_of(index: slice, count: int) -> tuple[int, int, int]:
 
 
 def _kind(value: Any) -> str:
-    """Describes a value for messages, as "an array of shape (2, 3) and dtype int64"."""
+    """Describes a value for error messages, as "an array of shape (2, 3) and dtype int64"."""
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
         return f"an array of shape {array.shape} and dtype {array.dtype}"

@@ -13,9 +13,10 @@ MOST_STEPS = 2**40
 
 
 def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
-    """Converts a padded array to (values, offsets) without its padding, for `Ragged.from_padded`.
+    """Converts a padded array to (values of all steps, offsets of sequences), without its padding.
 
-    lengths: the number of steps of each sequence; None for all. time_major: whether the time axis is first.
+    x: the array. lengths: the number of steps of each sequence; None for all. time_major: whether the time
+    axis is first.
     """
     time_major = flag(time_major, "time_major")
     try:
@@ -42,10 +43,10 @@ def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
 def to_padded(
     values: Array, offsets: NDArray[np.int64], time_major: bool, length: int | None, fill: Any
 ) -> Array:
-    """Converts values and offsets to a padded array, for `Ragged.to_padded`.
+    """Converts values of all steps and offsets of sequences to a padded array.
 
-    time_major: whether the time axis is first. length: its size; None for the longest length. fill: the
-    padding.
+    time_major: whether the time axis is first. length: its size; None for the longest sequence's. fill: the
+    value of the padding.
     """
     lengths = np.diff(offsets)
     time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))
@@ -66,7 +67,7 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns, for each value, (index of its sequence, index of its step in the sequence)."""
+    """Returns, for each step, (index of its sequence, index in the sequence), to index a padded array."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)

@@ -102,7 +102,7 @@ class Positions:
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
         """Returns the indices in the arrays of `lengths[i]` steps, from step `first[i]` on, of each sequence
-        `rows[i]`, to gather them. Two sequences of two steps each, interleaved as in a batch [time, batch,
+        `rows[i]`. An example is two sequences of two steps each, interleaved as in a batch [time, batch,
         features]:
 
         >>> batch = Positions(np.arange(2), np.full(2, 2), 4, steps=2 * np.arange(2))

@@ -24,7 +24,7 @@ def _torch() -> Any:
 
 
 def from_packed(packed: Any) -> Parts:
-    """Converts a `PackedSequence` of PyTorch to (values, offsets), copied, for `Ragged.from_packed`."""
+    """Converts a PyTorch `PackedSequence` to (values of all steps, offsets of sequences), for `Ragged`."""
     torch = _torch()
     if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
         raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
@@ -56,7 +56,7 @@ def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
 
 
 def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:
-    """Converts values and offsets to a `PackedSequence` of PyTorch, for `Ragged.to_packed`, with copied data.
+    """Converts values of all steps and offsets of sequences to a PyTorch `PackedSequence` with copied data.
 
     enforce_sorted: whether lengths must not rise; the order of the sequences is then not stored.
     """
@@ -84,7 +84,9 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
 
 
 def from_nested(nested: Any) -> Parts:
-    """Converts a jagged nested tensor of PyTorch to (values, offsets), for `Ragged.from_nested`."""
+    """Converts a jagged nested tensor of PyTorch to (values of all steps, offsets of sequences), for
+    `Ragged`.
+    """
     torch = _torch()
     if not isinstance(nested, torch.Tensor) or not nested.is_nested or nested.layout != torch.jagged:
         kind = (
@@ -107,7 +109,7 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Converts values and offsets to a jagged nested tensor of PyTorch, for `Ragged.to_nested`."""
+    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch."""
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 

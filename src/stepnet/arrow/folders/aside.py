@@ -65,10 +65,10 @@ class EarlierRows:
 
     @classmethod
     def of(cls, path: Path, mark: dict[str, Any]) -> "EarlierRows":
-        """Opens the file of rows that the run to resume set aside.
+        """Opens the file of rows that the run to resume set aside because they could not be run. Raises
+        `FileError` for a damaged file, for a file of another kind, and for another model or other options.
 
-        mark: the version, model and options of this run, which must be those of the file. Raises `FileError`
-            for a damaged file, for a file of another kind, and for another model or other options.
+        path: the file. mark: the version, model and options of this run, which must be those of the file.
         """
         found = metadata_of(path)
         with read_errors(path, "Parquet"), open_native(path) as file:
@@ -83,12 +83,16 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows that were set aside for the result with this mark."""
+        """Returns the number of rows set aside for a result; mark: the metadata that identifies the
+        result.
+        """
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows that were set aside for the result with this mark, as record batches."""
+        """Yields the rows set aside for a result, as record batches; mark: the metadata that identifies
+        it.
+        """
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -97,7 +101,7 @@ class EarlierRows:
             start = last
 
     def group(self, number: int) -> Any:
-        """Reads a row group as a table, which is cached until another one is read."""
+        """Reads a row group of the file of rejected rows as a table, cached until another one is read."""
         if self._group is None or self._group[0] != number:
             self._group = None
             parquet = pyarrow_module("pyarrow.parquet", FILES)
@@ -151,11 +155,12 @@ class RejectedRows:
         resume: bool,
     ) -> "RejectedRows":
         """Checks the path of the file for rows that cannot be run, and opens that of the run to resume.
+        Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
+        that cannot be used: inside a folder that is read, inside the output, or an existing file.
 
-        folders: the folders that are read. Raises `InputError` for a column with the name of one of the
-            file's own, and `FileError` for a path that cannot be used: inside a folder that is read, inside
-            the output, or an existing file. With `resume` an existing file is accepted if an earlier run with
-            this mark wrote it.
+        folders: the folders that are read. selection: how the first input is run. mark: version, model and
+        options.
+        resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
         check_place(path, output, folders)
@@ -180,12 +185,14 @@ class RejectedRows:
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Returns the path of the file that holds, during a run, the rows rejected for one result."""
+        """Returns the path of the file that holds, during a run, the rows rejected for one job's result."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch, to write, of rejected rows with the input file, row and reason of each."""
+        """Makes a record batch, to write, of a job's rejected rows with input file, row and reason of
+        each.
+        """
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
         files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
@@ -196,11 +203,11 @@ class RejectedRows:
         return pyarrow.concat_batches(table.to_batches())
 
     def target(self, job: Job) -> ResultFile:
-        """Opens a new file for the rows that are rejected for one result."""
+        """Opens a new file for the rows that are rejected for one job, which makes one result file."""
         return ResultFile(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: ResultsPlan) -> None:
-        """Raises `FileError` for an existing result if its rejected rows are missing. Reads only footers."""
+        """Raises `FileError` if rejected rows of an existing result are missing; plan: the run's results."""
         for job in plan.jobs:
             made = plan.done.get(job.target)
             if made is None or not made.bad:
@@ -216,20 +223,20 @@ class RejectedRows:
                 )
 
     def has_part(self, job: Job) -> bool:
-        """Tells if the rows rejected for a result are in a file of their own, as during a run."""
+        """Tells if the rows rejected for a job's result are in a file of their own, as during a run."""
         path = self.part_of(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows that were rejected for a result, with its input's path as this run spells it."""
+        """Yields the rows that were rejected for a job, with its input's path as this run spells it."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a result, as they were written, by this run or an earlier one."""
+        """Yields the rows rejected for a job, as they were written, by this run or an earlier one."""
         if self.has_part(job):
             path = self.part_of(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
@@ -241,7 +248,7 @@ class RejectedRows:
         """Writes the rows rejected for all results to one file, in order, and removes the files of single
         results.
 
-        made: the jobs and the records of their results.
+        made: the jobs (each makes one result) and the records of their results.
         """
         results = [(job, done) for job, done in made if done.bad]
         rows, expected = 0, sum(done.bad for _, done in results)
@@ -288,9 +295,7 @@ def schema_of_rows(path: Path, selection: Selection) -> Any:
 
 
 def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` if the file of rejected rows is inside a folder that is read or inside the
-    output.
-    """
+    """Raises `FileError` if the file of rejected rows is in a folder that is read or in the output."""
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
     place = resolve_path(path)
     for folder, name in refused:

@@ -108,10 +108,10 @@ def add_glob(pattern: Path, found: Listing) -> None:
 
 
 def add_folder(folder: Path, name: Path, found: Listing) -> None:
-    """Adds the files of a folder and its subfolders, nested to any depth, to the listing `found`.
+    """Adds the files of a folder and its subfolders, nested to any depth, to the listing `found`. Raises
+    `FileError` for a folder that cannot be read, and for a link to a folder above it.
 
-    name: the folder's path in the listing. Raises `FileError` for a folder that cannot be read, and for a
-        link to a folder above it.
+    name: the folder's path in the listing.
     """
     above = [identity(folder)]  # of the folders that are being listed, outermost first
     levels = [(folder, name, entries(folder))]
@@ -143,7 +143,7 @@ def identity(folder: Path) -> tuple[int, int]:
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the entries of a folder, sorted by name."""
+    """Yields the entries of a folder, sorted by name, so that files are listed in one order."""
     with readable(folder), os.scandir(folder) as inside:
         return iter(sorted(inside, key=lambda entry: entry.name))
 

@@ -76,14 +76,13 @@ def model_digest(runnable: Runnable, spec: Spec) -> str:
 
 
 def bits_of(array: np.ndarray) -> str:
-    """Returns a digest of the bytes of an array."""
+    """Returns a digest of the bytes of an array, to tell models with other parameters apart."""
     return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
 
 
 def read_record(path: Path) -> ResultRecord | None:
-    """Reads the record of a result from its file; None if the file is no result.
-
-    Raises `FileError` for a damaged file.
+    """Reads the record (what it is made of, and row counts) that a result file stores; None if the file is no
+    result. Raises `FileError` for a damaged file.
     """
     found = metadata_of(path)
     try:

@@ -79,12 +79,13 @@ class Channel:
 def threads(
     channels: tuple[Channel, ...], *tasks: tuple[Callable[[], None], Channel | None]
 ) -> Generator[list[BaseException]]:
-    """Runs functions in threads beside its `with` block, and waits for them at its end.
+    """Runs functions in threads beside its `with` block, and waits for them at its end. An exception in the
+    block stops all channels. Yields the list of exceptions of functions without a channel.
 
+    channels: all channels between the threads.
     tasks: pairs of a function and a channel. An exception of the function is put into the channel, whose
         reader raises it after the items before it. With None in place of a channel it stops all channels, and
-        is raised after the block. An exception in the block stops all channels. Yields the list of exceptions
-        of the second kind.
+        is raised after the block.
     """
     failed = list[BaseException]()
 
@@ -94,7 +95,7 @@ def threads(
             channel.stop()
 
     def run_task(task: Callable[[], None], channel: Channel | None) -> None:
-        """Runs a task; passes its exception to its channel, or records it and stops all channels."""
+        """Runs a task; puts its exception into its channel, or records it and stops all channels."""
         try:
             task()
         except StoppedError:
@@ -170,7 +171,7 @@ def run_jobs(
     chunks, results = Channel(), Channel()
 
     def read() -> None:
-        """Puts the rows of all jobs into `chunks`, and an `End` after those of each job."""
+        """Reads the rows of all jobs, and puts them and an `End` for each job into the channel `chunks`."""
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
                 chunks.put((job, batch, share))
@@ -179,7 +180,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes the results from `results`, and removes an unfinished file at the end."""
+        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:
@@ -231,7 +232,7 @@ class ResultWriter:
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes results of rows, and the rows that cannot be run; creates each file for its first rows."""
+        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed."""
         self._begin(job)
         self.rows, self.bad = self.rows + part.rows, self.bad + len(part.bad)
         if part.results is not None and self.target is not None:
@@ -241,9 +242,7 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes a job's files; returns its record. Rejected rows are on disk before the result
-        appears.
-        """
+        """Completes a job's files and returns its record; rejected rows are on disk before the result is."""
         job = end.job
         target = self._begin(job)
         made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)

@@ -107,7 +107,10 @@ def result_name(name: str, part: ResultRows, ending: str) -> str:
 
 
 def check_alike(path: Path, selection: Selection, first_path: Path, first: Selection) -> None:
-    """Raises `InputError` if the columns of the file at `path` differ from those of the first file."""
+    """Raises `InputError` if the columns that are used differ between a file and the first one.
+
+    selection, first: how the rows of the two files are run, with the Arrow types of their used columns.
+    """
     here, there = printable(str(path)), printable(str(first_path))
     for column in {**first.used, **selection.used}:
         kind, before, name = selection.used.get(column), first.used.get(column), printable(column)
@@ -166,9 +169,9 @@ def resolve_path(path: Path) -> Path:
 
 
 def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
-    """Finds the results that exist in an output folder, and checks each against its job, to make only the
-    others. Raises `FileError` for a folder that is not empty unless `resume` is true, and for a file in it
-    that is not the result of a job.
+    """Finds the results that exist in an output folder, and checks each against its job (one result to make),
+    so that only the others are made. Raises `FileError` for a folder that is not empty unless `resume` is
+    true, and for a file in it that is not the result of a job.
     """
     if os.path.lexists(output) and not os.path.isdir(output):
         raise FileError(f"{output}: this is not a folder, and the results of these inputs are several files")
@@ -193,8 +196,8 @@ def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
 
 
 def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
-    """Plans a run with a single result file. Raises `FileError` if the output is the input, exists, or is not
-    the result of this job.
+    """Plans a run that makes a single result file. Raises `FileError` if the output is the input, exists, or
+    is not the result of this job.
 
     force: whether to replace an existing file. resume: whether an existing file may be the result.
     """

@@ -206,7 +206,10 @@ def run_work(
 def run_plan(
     plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
 ) -> RunCounts:
-    """Removes unfinished files, then runs the jobs of a plan whose results do not exist yet."""
+    """Removes unfinished files, then makes the results of a plan that do not exist yet; returns counts.
+
+    predictor: the model. options: the settings of the writer. progress: called as the run advances.
+    """
     for path in plan.partial:
         remove_partial(path)
     if options.aside is not None:
@@ -225,7 +228,10 @@ def run_plan(
 
 
 def check_aside(plan: ResultsPlan, aside: RejectedRows | None) -> None:
-    """Raises an error if rows that earlier runs set aside for an existing result are missing."""
+    """Raises an error if rows that an earlier run rejected for an existing result cannot be found.
+
+    plan: the results to make, and those that exist. aside: the file of rejected rows; None without one.
+    """
     lost = next((path for path, made in plan.done.items() if made.bad), None)
     if aside is not None:
         aside.check(plan)

@@ -47,7 +47,11 @@ class BatchOutcome:
 
 
 def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
-    """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcomes."""
+    """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcome of each
+    call.
+
+    selection: how batches of this schema are run.
+    """
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
     for start, stop in cuts(row_sizes(array, selection.level_bytes), JOINED):
@@ -69,6 +73,8 @@ def outcomes(
 ) -> Iterator[tuple[Any, list[Any] | BadRow]]:
     """Runs a model on rows; yields (rows, their results) or (one row, its error), in order. If a call fails,
     its rows are run in halves, until the rows with errors are found.
+
+    selection: how batches of this schema are run.
     """
     rows = batch.records.num_rows
     message = ""

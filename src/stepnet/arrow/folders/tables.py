@@ -101,10 +101,10 @@ class TableFile:
     def chunks(
         self, part: ResultRows, column: str, selection: Selection
     ) -> Iterator[tuple[NumberedBatch, float]]:
-        """Yields (batch of rows, about the fraction of the file that it is) for a part of the file.
+        """Yields (batch of rows, about the fraction of the file that it is) for a part of the file. Raises
+        `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
 
-        column: the list column. Raises `FileError` for rows that cannot be read, and for a file that has
-            changed since it was listed.
+        column: the list column. selection: how the rows are run, with the names of the used columns.
         """
         first = part.first
         with read_errors(self.path, self.kind), open_native(self.path) as file:
@@ -124,10 +124,10 @@ class TableFile:
             self.check_unchanged()
 
     def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
-        """Computes the CRC-32 of all bytes of a part of the file, also of columns that are not read.
+        """Computes the CRC-32 of all bytes of a part of the file, also of columns that are not read. Raises
+        `FileError` for a file that cannot be read or has changed.
 
-        between: called after each `BLOCK` bytes, such as to stop. Raises `FileError` for a file that cannot
-            be read or has changed.
+        between: called after each `BLOCK` bytes, such as to stop.
         """
         checksum, (begin, end) = 0, part.span
         with read_errors(self.path, self.kind), self.path.open("rb", buffering=0) as file:
@@ -147,7 +147,7 @@ class TableFile:
 
 
 def check_text(field: Any) -> None:
-    """Raises `UnicodeDecodeError` if the name of an Arrow field, or of a field inside it, is not UTF-8."""
+    """Raises `UnicodeDecodeError` if the name of an Arrow field, or of one inside it, is not UTF-8."""
     _ = field.name
     for place in range(field.type.num_fields):
         check_text(field.type.field(place))
@@ -192,16 +192,19 @@ def begin_of(source: Any, group: int) -> int:
 
 
 def check_group(source: Any, group: int, column: str | None = None) -> None:
-    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged.
+    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged. Without
+    this check, pyarrow's `RowGroupMetaData.column` ends the process where it meets damaged statistics.
 
-    column: the only column to check; None for all. Without this check, pyarrow's `RowGroupMetaData.column`
-        ends the process where it meets damaged statistics.
+    column: the only column to check; None for all.
     """
     next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
 def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
-    """Yields the record batches of a part of a Parquet file, with the columns that are used."""
+    """Yields the record batches of a part of a Parquet file, with the columns that are used.
+
+    column: the list column. selection: how the rows are run, with the names of the used columns.
+    """
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
     names = None if selection.others else [*selection.used]
@@ -247,7 +250,10 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 
 def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
-    """Yields record batches of an Arrow file, with the columns that are used; small batches are joined."""
+    """Yields record batches of an Arrow file, with the columns that are used; small batches are joined.
+
+    selection: how the rows are run, with the names of the used columns.
+    """
     held, size = list[Any](), 0
     for batch in batches_of(open_arrow(file)):
         batch = batch if selection.others else batch.select([*selection.used])
@@ -273,7 +279,7 @@ def combine(batches: Sequence[Any]) -> Iterator[Any]:
 def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> int:
     """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`.
 
-    source: the Parquet file. column: the list column.
+    source: the Parquet file. column: the list column. selection: how the rows are run.
     """
     rows = source.metadata.row_group(group).num_rows
     steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)

@@ -40,7 +40,11 @@ class ResultFile:
     def __init__(
         self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
     ) -> None:
-        """Creates and locks the partial file, and writes its schema with metadata, the mark."""
+        """Creates and locks the partial file, and writes its schema with the mark.
+
+        mark: metadata on what the result is made of. form: parquet or arrow. plain: a column without
+        dictionary.
+        """
         self.path, self.partial = path, partial_of(path)
         self.form = form
         self.schema = schema.with_metadata({MARK: canonical_json(mark)})

@@ -22,10 +22,9 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """Returns the notation of the arrays of an NStep link's children, by name: w0 b0 w1 b1 ..., the inputs'
-    first.
+    """Returns each array's notation, as "W_r[h x]", by name, for one of the children of an NStep link.
 
-    gates: the order of the gates. child: the template of a child's name.
+    gates: the order of the gates. child: the template of the child's name.
     """
     count, arrays = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
@@ -35,7 +34,7 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns the notation of the arrays, by name, of the two Linear links of a gate of a GRU."""
+    """Returns each array's notation, as "W_r[h x]", by name, for the two Linear links of a gate of a GRU."""
     return {
         f"W{suffix}/W": f"W_{gate}[h x]",
         f"W{suffix}/b": f"b_{gate}[h]",

@@ -43,7 +43,7 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """Returns the notation of the arrays, by name, of a kind of layer or cell; front: their common prefix."""
+    """Returns each array's notation by name, for a kind of layer, as "lstm"; front: the names' prefix."""
     gates = KINDS[kind][1]
     return {
         f"{front}i2h_weight": f"W[(g:{gates} h) x]",
@@ -55,13 +55,13 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the notation, by name, of the one vector of all weights of a kind of layer."""
+    """Returns the notation (axes as text), by name, of the vector of all weights of a kind of layer."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence for the layout of a kind of layer: `evidence` unless MXNet was not run for it."""
+    """Returns the evidence (source and test run) of a layout: `evidence`, without a run for projections."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 
