@@ -9,8 +9,8 @@ from stepnet.ragged.arrow import pyarrow_module
 
 
 def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
-    """Returns (schema, iterator of record batches) of an object with batches; the schema is None if only a
-    batch tells it. Raises `InputError` for other objects.
+    """Returns (schema, iterator of record batches) of an object with batches, such as a table or a reader;
+    the schema is None if only a batch tells it. Raises `InputError` for other objects.
     """
     pyarrow = pyarrow_module(what="Arrow's record batches")
     if isinstance(source, pyarrow.RecordBatch):

@@ -132,7 +132,7 @@ def check_names(cell: str, role: str, value: Any, text: str) -> None:
 def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
     """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
 
-    role: "input", "memory" or "parameter", for the message. text: the cell's column of `FORMS`.
+    role: "input", "memory" or "parameter", for the message. value: a dict of arrays. text: column of `FORMS`.
     """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:

@@ -9,7 +9,7 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
-# NumPy's stubs do not know that it maps traced values to traced values.
+# NumPy's stubs do not know that np.where maps traced values to traced values.
 where: Any = np.where
 
 

@@ -16,7 +16,7 @@ __all__ = ["mlstm", "slstm"]
 LARGEST = 80
 """The largest exponent for which float32 holds both the exponential and its inverse."""
 
-# NumPy's stubs do not know that it maps traced values to traced values.
+# NumPy's stubs do not know that np.where maps traced values to traced values.
 where: Any = np.where
 
 

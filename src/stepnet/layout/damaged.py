@@ -50,7 +50,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout that arrays at a prefix may be a damaged layer of.
+    """A layout, and the arrays at a prefix that are evidence of a damaged layer of it.
 
     names: the full names by the record's names, also of an array with a wrong name.
     """
@@ -62,8 +62,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (name
-    patterns).
+    """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (patterns).
 
     names: those that are evidence among others.
     long: those of `names` with more than one letter.

@@ -60,14 +60,14 @@ def perform(
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
     """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error)."""
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
-    terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
+    terms = [term for term in terms if term.any()] or terms[:1]  # no zeros: -0.0 + 0.0 is 0.0
     if constant:
         terms.append(np.full_like(terms[0], constant))
     total, lost = terms[0], np.zeros_like(terms[0])
     for term in terms[1:]:
         total, error = two_sum(total, term)
         lost += error
-    lost[~np.isfinite(lost)] = 0  # beside an infinite total
+    lost[~np.isfinite(lost)] = 0  # it is inf - inf where the total is infinite
     if len(terms) > 2:
         total, lost = two_sum(total, lost)
     rounded = nearest(total, lost, dtype)

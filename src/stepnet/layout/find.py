@@ -94,7 +94,7 @@ def find(
             tuple(group.record.arrays.items()),
             group.record.directions,
             tuple(held),
-        )  # as many records are
+        )  # many records share these, and so their conditions
         if alike not in conditions_of:
             conditions_of[alike] = conditions(group.record, held)
         if not possible(conditions_of[alike], held):

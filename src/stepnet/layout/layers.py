@@ -95,7 +95,7 @@ def blocks(
     for region in regions(record, sizes):
         block: ParameterBlock = region.block
         if region.array in arrays:
-            with np.errstate(invalid="ignore"):  # a signaling NaN
+            with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN
                 value = np.array(read(region, arrays).T, dtype, order="C")
             of_direction = grid.setdefault((block.layer, block.direction), {})
             of_direction.setdefault(block.parameter, {})[block.gate] = value

@@ -343,7 +343,7 @@ class Making:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
     def of_coupling(self, block: ParameterBlock) -> Iterator[Demand]:
-        """Yields conditions on a block of the input gate, which the target computes from the forget gate."""
+        """Yields conditions on a block (parameter) of the input gate, which the target computes as 1 - f."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
         if block.parameter not in BIASES or (
@@ -354,7 +354,7 @@ class Making:
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """Yields reasons to refuse a conversion: blocks of one side that the other cannot provide or hold."""
+        """Yields reasons to refuse a conversion: blocks (gates' parameters) that one side does not have."""
         for block in {replace(block, parameter="b", gate="f") for block in self.held}:
             here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
             if self.offset(block) and not target_sides and not here:

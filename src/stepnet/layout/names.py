@@ -141,7 +141,7 @@ class Spelled:
                 )
                 if 2 * len(spellings & needed) < len(
                     needed
-                ):  # most layers have a bias, which alone makes no record near
+                ):  # a bias alone is no sign of a record: most layers have one
                     continue
                 if self.is_meant(record_index, prefix):
                     present, missing = sum(counts[place] for place in spellings), len(needed - spellings)

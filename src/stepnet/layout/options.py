@@ -21,7 +21,7 @@ class Option:
     argument: str
 
     def text(self, **about: str) -> str:
-        """Returns the option and its Python argument as text; about: the fields of their two templates."""
+        """Returns the option and its Python argument, for a message; about: fields of their templates."""
         value, argument = self.value.format(**about), self.argument.format(**about)
         return f"{self.name}{value and f' {value}'} (Python: {argument})"
 

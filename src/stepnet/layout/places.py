@@ -21,7 +21,7 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
-KEPT = 8  # cached results: a conversion needs two, and the conversions of an optimiser's moments the same
+KEPT = 8  # cached results: a conversion and those of an optimiser's moments need the same two
 
 
 @dataclass(frozen=True)

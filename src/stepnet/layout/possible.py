@@ -44,7 +44,7 @@ def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
     for name, (template, layer, _) in places.items():
         pattern = record.patterns[template]
         axes = axes_of(pattern)
-        lengths = [  # the lengths of this shape are the places of the axes
+        lengths = [  # in this shape, each axis has its own index as its length
             (equation.length, *condition(equation.products, sizes, equation.layer))
             for equation in equations(name, pattern, tuple(range(axes)), layer)
         ]

@@ -225,11 +225,11 @@ class Record:
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """By template of an array's name, the template with {L} and {D} in it, as prefixes if it has none."""
+        """By template (a name with fields {L}, {D}), the template completed with both fields as prefixes."""
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """Yields each array that a layer of these sizes has, ordered by layer, direction and template."""
+        """Yields the description of each array of layers of these sizes, by layer, direction and template."""
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():

@@ -50,7 +50,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gate_activation": ACTIVATIONS,
     "candidate_activation": ACTIVATIONS,
     "output_activation": ACTIVATIONS,
-}  # the others are numbers
+}  # fields that are not listed are numbers
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
 
 
 def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
-    """Returns the number of elements of buffers that lie end to end in a vector, those of loops included.
-    Buffers that are in no loop over layers belong to `layer`.
+    """Returns the length of a vector of weights, or of a part of it, from its parsed notation; loops are
+    repeated. Buffers that are in no loop over layers belong to `layer`.
     """
     total = 0
     for part in parts:

@@ -67,7 +67,7 @@ class Weights:
             chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes)
         )
         semantics = chosen.settled(dict(self.semantics or {}))
-        with np.errstate(invalid="ignore"):  # a signaling NaN
+        with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN
             copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
         return RunnerWeights(chosen, copies, sizes, semantics, self.reverse, self.merge)
 

@@ -193,8 +193,8 @@ class Layer:
     ) -> tuple[Any, Any]:
         """Runs this layer by the engine llvm, where oneDNN lacks its cell; returns (outputs, final memories).
 
-        initial: the initial memories h, and c of an LSTM; None for zeros. cell: whether c is returned:
-        "last", "none".
+        initial: the initial memories h, and c of an LSTM; None for zeros. cell: "none" to leave the final c
+        out.
         """
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
@@ -316,7 +316,9 @@ def eps(dtype: str) -> Any:
 
 
 def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
-    """Returns the recurrence with its direction set, if its cell has two: else `Arguments` turns it."""
+    """Returns the recurrence set to run in reverse, if asked. A cell of one direction stays as it is:
+    `Arguments` reverses the order of its steps instead.
+    """
     return (
         replace(recurrence, direction="right2left")
         if reverse and not recurrence.row.one_direction

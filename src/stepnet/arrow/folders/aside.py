@@ -83,16 +83,12 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows set aside for a result; mark: the metadata that identifies the
-        result.
-        """
+        """Returns the number of rows set aside for a result; mark: the metadata that identifies it."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows set aside for a result, as record batches; mark: the metadata that identifies
-        it.
-        """
+        """Yields the rows set aside for a result, as record batches; mark: metadata that identifies it."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -190,9 +186,7 @@ class RejectedRows:
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch, to write, of a job's rejected rows with input file, row and reason of
-        each.
-        """
+        """Makes a record batch, to write, of a job's rejected rows, each with its file, row and reason."""
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
         files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]

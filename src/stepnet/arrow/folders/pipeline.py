@@ -225,7 +225,7 @@ class ResultWriter:
     """Writer of one result after the other, with the rows that are set aside for it."""
 
     def __init__(self, options: WriteOptions) -> None:
-        """Begins without a file; the first rows of a result create it."""
+        """Sets up the writer without a file: the first rows of a result create it. options: its settings."""
         self.options = options
         self.rows = self.bad = 0
         self.target: ResultFile | None = None

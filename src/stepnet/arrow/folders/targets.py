@@ -96,7 +96,7 @@ class ResultFile:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Completes the file, syncs it to disk and gives it its name. end: the metadata after the rows."""
+        """Completes the file: writes the metadata `end`, syncs it to disk and gives it the final name."""
         counts = canonical_json(end)
         with write_errors(self.path):
             if self.form == "arrow":

@@ -22,7 +22,7 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """Returns each array's notation, as "W_r[h x]", by name, for one of the children of an NStep link.
+    """Returns each array's layout text, as "W_r[h x]", by name, for one of the children of an NStep link.
 
     gates: the order of the gates. child: the template of the child's name.
     """
@@ -34,7 +34,7 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns each array's notation, as "W_r[h x]", by name, for the two Linear links of a gate of a GRU."""
+    """Returns each array's layout text, as "W_r[h x]", by name, for the two Linear links of a GRU's gate."""
     return {
         f"W{suffix}/W": f"W_{gate}[h x]",
         f"W{suffix}/b": f"b_{gate}[h]",

@@ -18,7 +18,7 @@ GRU = {key: LSTM[key] for key in ("gate_activation", "candidate_activation")} | 
 
 
 def lstm(forget: str) -> dict[str, str]:
-    """Returns each array's notation, as "W_i[x h]", by name, for an LSTM cell with an array for each gate.
+    """Returns each array's layout text, as "W_i[x h]", by name, for an LSTM cell with an array for each gate.
 
     forget: the name of the input's forget gate, "if" or "if_".
     """

@@ -24,7 +24,7 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's notation, as "W[x h]", by name; gates: their order. bias: the bias' notation."""
+    """Returns each array's layout text, as "W[x h]", by name; gates: their order. bias: the bias's."""
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
 
@@ -67,7 +67,7 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """Returns each array's notation, as "W_z[x h]", by name, for a layer of Keras 1 with an array per gate.
+    """Returns each array's layout text, as "W_z[x h]", by name, for a layer of Keras 1: an array per gate.
 
     gates, letters: stepnet's letters of the gates, and Keras' letters for them.
     """

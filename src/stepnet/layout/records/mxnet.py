@@ -43,7 +43,7 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """Returns each array's notation by name, for a kind of layer, as "lstm"; front: the names' prefix."""
+    """Returns each array's layout text by name, for a kind of layer, as "lstm"; front: the names' prefix."""
     gates = KINDS[kind][1]
     return {
         f"{front}i2h_weight": f"W[(g:{gates} h) x]",
