@@ -18,6 +18,7 @@ class StepnetError(Exception):
     """
 
     def __str__(self) -> str:
+        """The message, with control characters escaped other than line ends."""
         return printable(super().__str__(), "\n")
 
 
@@ -60,6 +61,7 @@ class FileError(StepnetError):
     """A file cannot be read or written: truncated, of another kind, or unsafe."""
 
     def __str__(self) -> str:
+        """The message in one line, with all control characters escaped."""
         return printable(super().__str__())
 
 
@@ -67,6 +69,7 @@ class LayoutError(InputError):
     """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly."""
 
     def __str__(self) -> str:
+        """The message in one line, with all control characters escaped."""
         return printable(super().__str__())
 
 

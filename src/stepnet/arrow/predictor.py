@@ -91,6 +91,7 @@ class Predictor:
         return made, (model, self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
+        """The model, the columns and the kind of outputs, for debugging."""
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:

@@ -73,8 +73,7 @@ FORMS = {
 
 
 def axes_of(text: str) -> dict[str, str]:
-    """Parses a column of `FORMS`, such as "q:hk beta:h", to letters of axes by array name. The name is "" in
-    a column of one array, as of "hkv".
+    """Parses a column of `FORMS` to the letters of axes by array name; "" is the name of a single array.
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
@@ -84,9 +83,7 @@ def axes_of(text: str) -> dict[str, str]:
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     """Checks the arrays that a call of a cell passes; returns its inputs, the parts of its memory and its
-    parameters as one list, in the order of `FORMS`, for the cell to unpack.
-
-    An optional parameter that is missing is None.
+    parameters in the order of `FORMS`, for the cell to unpack; None for one left out.
 
     Raises:
         InputError: For an array that is missing, and for one whose axes do not fit the cell or the others.

@@ -157,8 +157,7 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
 
-    x [rows (sequences), inputs]; memory {"h": [rows, hidden], "c": [rows, hidden]}; the output is h; params:
-    W, R and optional b, d with the gates i f g o.
+    x [rows (sequences), inputs]; memory h and c [rows, hidden]; the output h; params: W, R, b, d (i f g o).
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)

@@ -43,10 +43,12 @@ class Conversion:
     report: Report
 
     def __post_init__(self) -> None:
+        """Raises `InputError` unless the fields have their types."""
         mapping(self.arrays, "a conversion has arrays by name")
         instance(self.report, Report, "the report of a conversion is a Report")
 
     def __repr__(self) -> str:
+        """The names of the arrays, and the layouts of source and target."""
         return f"Conversion({', '.join(self.arrays)}; {self.report.source} -> {self.report.target})"
 
 

@@ -205,9 +205,7 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """Returns the names of required arrays in records with a mark: they are no evidence of a recurrent layer,
-    because other layers have such names too.
-    """
+    """Returns names of required arrays that layers of other kinds have too: those in records with a mark."""
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 

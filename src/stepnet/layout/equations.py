@@ -56,6 +56,7 @@ class Equations:
 
     @property
     def __name__(self) -> str:
+        """The name of the cell, which is shown as the name of the step."""
         return self.semantics.cell
 
     def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:

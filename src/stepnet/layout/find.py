@@ -66,8 +66,7 @@ def find(
     *,
     marked: bool | None = None,
 ) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays of these names and shapes; returns them in the order of the
-    arrays.
+    """Finds the recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
     No array belongs to two of them.
 

@@ -49,6 +49,7 @@ class ElementaryAxis:
     labels: str = ""
 
     def __str__(self) -> str:
+        """The axis in the notation, such as "h" or "g:rzn"."""
         return f"{self.name}:{self.labels}" if self.labels else self.name
 
 
@@ -74,6 +75,7 @@ class Term:
         return labels or self.gate
 
     def __str__(self) -> str:
+        """The term in the notation, such as "W[(g:rzn h) x]"."""
         name = f"{self.parameter}_{self.gate}" if self.gate else self.parameter
         raw = f" ~ {' '.join(self.raw)}" if self.raw else ""
         return f"{name}[{axes_text(self.axes)}{raw}]"
@@ -87,6 +89,7 @@ class Concatenation:
     axis: int = 0
 
     def __str__(self) -> str:
+        """The terms in the notation, separated by the sign of their axis, such as "W[x h] / R[k h]"."""
         sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
         return f" {sign} ".join(map(str, self.terms))
 
@@ -99,6 +102,7 @@ class Loop:
     parts: tuple["Concatenation | Loop", ...]
 
     def __str__(self) -> str:
+        """The loop in the notation, such as "{L D: W[h x]; R[h k]}"."""
         return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.parts))}}}"
 
 
@@ -110,6 +114,7 @@ class Flat:
     shape: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
+        """The buffers in the notation, separated by semicolons, with the declared shape."""
         return "; ".join(map(str, self.parts)) + (f" : {axes_text(self.shape)}" if self.shape else "")
 
 
@@ -156,6 +161,7 @@ class Parser:
     """
 
     def __init__(self, text: str) -> None:
+        """Starts to parse the notation of an array at its first character."""
         self.text = text
         self.place = 0
 

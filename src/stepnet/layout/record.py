@@ -333,8 +333,7 @@ class Record:
         return any(len(match[1]) < len(front) for match in matches)
 
     def tails(self, template: str) -> tuple[str, ...]:
-        """Returns the endings of an array's possible names, after the layer and direction in `template` and
-        without digits, as keys for a fast search.
+        """Returns the endings, without digits, of an array's possible names, as keys for a fast search.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u0": "R[(g:rzn h) k]"})
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")

@@ -47,6 +47,7 @@ class ConversionStep:
         return f"{blocks}: summed ({', '.join(dict.fromkeys(map(sum_text, self.moves)))})"
 
     def __str__(self) -> str:
+        """The step as a line of the report, with its rounding error."""
         how = "bit-exact" if self.exact else f"rounded once, by {self.rounding:.3g} at most"
         return f"{self.what}: {how}"
 
@@ -77,6 +78,7 @@ class ComputedArray:
         return f"{self.name}: {self.how}, of {', '.join(self.of)}"
 
     def __str__(self) -> str:
+        """The computed array as a line of the report, with its rounding error."""
         how = "bit-exact" if self.rounding is None else f"rounded once, by {self.rounding:.3g} at most"
         return f"{self.what}: {how}"
 
@@ -165,6 +167,7 @@ class Report:
         }
 
     def __str__(self) -> str:
+        """The whole report as text."""
         return self.text()
 
     def text(self, known: Container[str] = ()) -> str:

@@ -79,9 +79,7 @@ class Setting:
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
-        """Translates a framework's value of the setting to stepnet's; raises `LayoutError` for an unknown
-        one. `name` is the record's name, for the message.
-        """
+        """Translates a framework's value of the setting to stepnet's; `name` is the record's, for errors."""
         if self.values is None:
             return value
         for mine, theirs in self.values.items():
@@ -100,8 +98,7 @@ class Setting:
 
 
 def same(*values: str) -> dict[str, str]:
-    """Returns a mapping of each value to itself: the values of a setting that the framework names as stepnet
-    does.
+    """Maps each value to itself, for a setting whose values a framework and stepnet call by the same names.
 
     >>> same("tanh", "relu")
     {'tanh': 'tanh', 'relu': 'relu'}
@@ -111,8 +108,7 @@ def same(*values: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Semantics:
-    """The function of a cell, which weights parametrise. Fields that do not apply to the cell keep their
-    defaults.
+    """The function of a cell, which weights parametrise. Fields that the cell lacks keep their defaults.
 
     Attributes:
         cell: "rnn", "gru", "lstm" or "mgu".
@@ -145,6 +141,7 @@ class Semantics:
     projection_clip: float = 0.0
 
     def __post_init__(self) -> None:
+        """Raises `LayoutError` for an unknown cell, and for impossible values of fields."""
         check_semantics("semantics", self.cell, self.changed())
 
     def changed(self) -> dict[str, Any]:
@@ -159,6 +156,7 @@ class Semantics:
         return {name: getattr(self, name) for name in always} | self.changed()
 
     def __repr__(self) -> str:
+        """The cell and its unusual fields, such as "Semantics(gru: reset='after', update='write')"."""
         fields_ = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
         return f"Semantics({self.cell}{': ' if fields_ else ''}{fields_})"
 

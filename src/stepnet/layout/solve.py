@@ -187,6 +187,7 @@ class Equation:
         return low
 
     def __str__(self) -> str:
+        """The sum of products in words, such as "3 hidden + inputs", for messages."""
         return " + ".join(" ".join(map(atom_text, atoms)) for atoms in self.products)
 
 

@@ -73,9 +73,7 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
 
 
 def chosen(matches: tuple[Match, ...], prefix: str | None) -> Match:
-    """Returns the recurrent module with the user's prefix, or the only one if `prefix` is None; raises
-    `LayoutError` if there is none, or several.
-    """
+    """Returns the module with the user's prefix, or the only one; raises `LayoutError` for none or many."""
     prefixes = ", ".join(repr(match.prefix) for match in matches)
     named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
     if not named:

@@ -294,9 +294,7 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Runs a layer with the interpreter; returns its outputs at all steps. Raises `LayoutError` if the layer
-    reads another number of features than the sequences have.
-    """
+    """Runs a layer with the interpreter; returns all outputs. Raises `LayoutError` for other inputs."""
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -74,6 +74,7 @@ class Layer:
         return "onednn" if self.reason is None else "llvm"
 
     def __repr__(self) -> str:
+        """The recurrence of oneDNN, or the layout and the reason why llvm runs it."""
         return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
 
     def __call__(

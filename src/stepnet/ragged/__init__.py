@@ -122,9 +122,11 @@ class Ragged:
         return len(self.values)
 
     def __len__(self) -> int:
+        """Returns the number of outermost sequences."""
         return len(self.offsets[0]) - 1
 
     def __iter__(self) -> "Iterator[Array | Ragged]":
+        """Yields the outermost sequences: arrays of steps, or `Ragged`s of inner sequences."""
         return (self[index] for index in range(len(self)))
 
     @overload

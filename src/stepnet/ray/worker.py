@@ -31,6 +31,7 @@ class WorkerError(StepnetError, UserCodeException):
     """
 
     def __init__(self, reason: str) -> None:
+        """Stores the message as `reason` too, since Ray adds text to it."""
         super().__init__(reason)
         self.reason = reason
 

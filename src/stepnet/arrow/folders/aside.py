@@ -58,6 +58,7 @@ class EarlierRows:
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
+        """Stores the file's footer and the range of rows of each result; reads no rows yet."""
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]

@@ -27,6 +27,7 @@ class Dictionaries:
     """
 
     def __init__(self) -> None:
+        """Starts without dictionaries: the first batch of a file sets them."""
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
     def joined(self, records: Any) -> Any:

@@ -11,6 +11,7 @@ def records(framework: str, weights: str, recurrent: str, evidence: Evidence) ->
     """Returns the layouts of MLX's three layers; weights, recurrent: the axes of matrices, "gates" for g."""
 
     def matrix(parameter: str, axes: str, gates: str) -> str:
+        """Writes a matrix in the notation, such as "W[(g:rzn h) x]"."""
         return f"{parameter}[{axes.replace('gates', f'(g:{gates} h)')}]"
 
     return (
