@@ -68,14 +68,14 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
     inputs, statics, params = model.declaration
     check_no_statics(statics)
     return Runnable(
-        single(inputs, params),
+        input_spec(inputs, params),
         lambda sequences: model.outputs(sequences, last, engine),
         lambda nothing: model.schedules(nothing, last, engine),
         lambda: params,
     )
 
 
-def single(inputs: Any, params: list[Any]) -> Spec | None:
+def input_spec(inputs: Any, params: list[Any]) -> Spec | None:
     """Returns the features and dtype of a model's only input; None if the model does not state them.
 
     inputs: the declared inputs; `InputError` is raised for several. params: arrays that decide the dtype.
@@ -124,12 +124,12 @@ class CompiledModel:
             values, levels = (each.values, each.levels) if isinstance(each, Ragged) else (each, 0)
             held[levels] += prod(values.shape[1:]) * values.itemsize
         for schedule in runnable.schedules(nothing):
-            for level, size in between_parts(schedule):
+            for level, size in intermediate_bytes(schedule):
                 held[level] += size
         return cls(spec, runnable.run, blank, tuple(held))
 
 
-def between_parts(schedule: Schedule) -> list[tuple[int, int]]:
+def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
     """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
     bound the memory of a call. A schedule (parts of a model in the order they run) of one part leaves
     none: values before its loop are computed in blocks of a fixed size.

@@ -72,13 +72,13 @@ FORMS = {
 }
 
 
-def axes_of(text: str) -> dict[str, str]:
+def axes_of(column: str) -> dict[str, str]:
     """Parses a column of `FORMS` to the letters of axes by array name; "" is the name of a single array.
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
     """
-    return {name: letters for name, _, letters in (word.rpartition(":") for word in text.split())}
+    return {name: letters for name, _, letters in (word.rpartition(":") for word in column.split())}
 
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
@@ -96,14 +96,14 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     stepnet.errors.InputError: beta of delta_rule has 3 heads where q has 2: the axes of beta are rows, heads
     """
     form, sizes, values = FORMS[cell], dict[str, tuple[int, str]](), list[Any]()
-    for role, argument, text in (
+    for role, argument, column in (
         ("input", x, form.inputs),
         ("memory", memory, form.memory),
         ("parameter", params, form.parameters),
     ):
-        check_names(cell, role, argument, text)
-        for name, letters in axes_of(text).items():
-            value = named(cell, role, argument, name, text) if name else argument
+        check_names(cell, role, argument, column)
+        for name, letters in axes_of(column).items():
+            value = named(cell, role, argument, name, column) if name else argument
             if value is not None:
                 axes = letters if role == "parameter" else ROWS + letters
                 check_axes(cell, name.removesuffix("?") or f"the {role}", value, axes, sizes)
@@ -111,33 +111,33 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     return values
 
 
-def check_names(cell: str, role: str, value: Any, text: str) -> None:
+def check_names(cell: str, role: str, value: Any, column: str) -> None:
     """Raises `InputError` if a caller's dict has an array whose name the cell does not have.
 
-    role: "input", "memory" or "parameter", for the message. value: the dict. text: the column of `FORMS`.
+    role: "input", "memory" or "parameter", for the message. value: the dict. column: that of `FORMS`.
     """
-    names = axes_of(text)
+    names = axes_of(column)
     if "" in names:
         return
     unknown = set(by_name(value)) - {name.removesuffix("?") for name in names}
     if unknown or (value is not None and not names and not isinstance(value, Mapping)):
-        takes = f"a dict of {listed(text)}" if names else "none"
+        takes = f"a dict of {listed(column)}" if names else "none"
         wrong = shown(min(unknown)) if unknown else kind(value)
         raise InputError(f"{cell} was given {wrong} as {role}: it takes {takes}")
 
 
-def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
+def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
     """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
 
-    role: "input", "memory" or "parameter", for the message. value: a dict of arrays. text: column of `FORMS`.
+    role: "input", "memory" or "parameter", for the message. value: the caller's dict. column: of `FORMS`.
     """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
         return values[plain]
     if plain != name and (value is None or isinstance(value, Mapping)):
         return None
-    there = ", ".join(values) or kind(value)
-    raise InputError(f"{cell} has no {role} {plain}: it takes a dict of {listed(text)}, not {there}")
+    present = ", ".join(values) or kind(value)
+    raise InputError(f"{cell} has no {role} {plain}: it takes a dict of {listed(column)}, not {present}")
 
 
 def by_name(argument: Any) -> Mapping[str, Any]:
@@ -148,9 +148,9 @@ def by_name(argument: Any) -> Mapping[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-def listed(text: str) -> str:
+def listed(column: str) -> str:
     """Formats the array names in a column of `FORMS` for messages, such as "A, D (optional)"."""
-    return ", ".join(axes_of(text)).replace("?", " (optional)")
+    return ", ".join(axes_of(column)).replace("?", " (optional)")
 
 
 def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:

@@ -44,16 +44,16 @@ __all__ = [
 Parameters = Mapping[str, Any]
 
 
-def part(whole: Any, name: str, what: str) -> Any:
+def part(values: Any, name: str, kind: str) -> Any:
     """Returns the array `name` of a cell's parameters or memory; raises `InputError` if it is missing.
 
-    what: "parameters" or "memory", for the message.
+    kind: "parameters" or "memory", for the message.
     """
-    if not isinstance(whole, Mapping) or name not in whole:
+    if not isinstance(values, Mapping) or name not in values:
         raise InputError(
-            f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
+            f"the {kind} of this cell are arrays by name, {name!r} among them, not {shown(values)}"
         )
-    return cast("Parameters", whole)[name]
+    return cast("Parameters", values)[name]
 
 
 def from_input(x: Any, params: Parameters) -> Any:

@@ -36,20 +36,20 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     (array([[3.66666667]]), {'num': array([[5.5]]), 'den': array([[1.5]]), 'max': array([[0.]])})
     """
     k, v, num, den, most, w, u = arrays("rwkv4", x, memory, params)
-    output = mean(most, u + k, num, den, v)
-    after = mean(most + w, k, num, den, v)
+    output = add_weighted(most, u + k, num, den, v)
+    after = add_weighted(most + w, k, num, den, v)
     return output[0] / output[1], {"num": after[0], "den": after[1], "max": after[2]}
 
 
-def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
+def add_weighted(previous: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
     """Adds exp(exponent) v to num, and exp(exponent) to den: the weighted sum and the weights of a mean. num
-    and den are stored divided by exp(before), so that nothing overflows; returns both divided by
-    exp(most), and most, the larger of both exponents.
+    and den are stored divided by exp(previous), so that nothing overflows; returns both divided by
+    exp(largest), and largest, the larger of both exponents.
     """
-    before = where(den == 0, exponent, before)
-    most = np.maximum(before, exponent)
-    old, new = np.exp(before - most), np.exp(exponent - most)
-    return old * num + new * v, old * den + new, most
+    previous = where(den == 0, exponent, previous)
+    largest = np.maximum(previous, exponent)
+    old, new = np.exp(previous - largest), np.exp(exponent - largest)
+    return old * num + new * v, old * den + new, largest
 
 
 def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:

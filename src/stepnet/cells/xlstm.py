@@ -43,26 +43,26 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
     ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
     """
-    output, over, after = divided(x, memory, params)
-    return output / over[..., None], after
+    output, denominator, after = divided(x, memory, params)
+    return output / denominator[..., None], after
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
     """Computes a step of the mLSTM; returns (numerator q C, denominator, next memory) of its output."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
-    forget, new, most = gates(i, before - softplus(-f))
+    forget, new, largest = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
     norm = forget[..., None] * norm + new[..., None] * k
-    over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-np.clip(most, -LARGEST, LARGEST)))
-    return read(cell, q), over, {"C": cell, "n": norm, "m": most}
+    denominator = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-np.clip(largest, -LARGEST, LARGEST)))
+    return read(cell, q), denominator, {"C": cell, "n": norm, "m": largest}
 
 
-def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
-    """Computes a forget factor exp(kept) and an input factor exp(i), both divided by exp(m) against overflow,
-    where m is the larger exponent; returns (forget factor, input factor, m).
+def gates(i: Any, forget: Any) -> tuple[Any, Any, Any]:
+    """Computes a forget factor exp(forget) and an input factor exp(i), both divided by exp(m) against
+    overflow, where m is the larger exponent; returns (forget factor, input factor, m).
     """
-    most = np.maximum(kept, i)
-    return np.exp(kept - most), np.exp(i - most), most
+    largest = np.maximum(forget, i)
+    return np.exp(forget - largest), np.exp(i - largest), largest
 
 
 def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:

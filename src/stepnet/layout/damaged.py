@@ -104,8 +104,8 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
         names = candidate.names.values()
         if taken.isdisjoint(names):
             taken.update(names)
-            held = tuple(sorted(names, key=order.__getitem__))
-            layers.append(Damage(candidate.prefix, held, candidate.record.name, reason(candidate, shapes)))
+            ordered = tuple(sorted(names, key=order.__getitem__))
+            layers.append(Damage(candidate.prefix, ordered, candidate.record.name, reason(candidate, shapes)))
     return tuple(sorted(layers, key=lambda layer: order[layer.names[0]])[:MOST])
 
 
@@ -115,8 +115,8 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
     for own, name in names.items():
         if name != prefix + own:
             return missing_text(prefix, own, [name[len(prefix) :]])
-    held = set(names.values())
-    others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in held]
+    used = set(names.values())
+    others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in used]
     return misfits(record, prefix, names, shapes, others)[1]
 
 
@@ -131,7 +131,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
         present = frozenset(named.by_spelling(entries))
         if present not in convincing:  # many prefixes have the same kinds of names
             users = sorted({user for spelling in present for user in index.spellings[spelling].users})
-            convincing[present] = {user: convinces(index, evidence[user], user, present) for user in users}
+            convincing[present] = {user: has_evidence(index, evidence[user], user, present) for user in users}
         for user, is_evidence in convincing[present].items():
             record, renamed = index.records[user], dict[str, str]()
             if not is_evidence:
@@ -153,11 +153,11 @@ def evidence_of(record: Record, index: Index) -> LayerEvidence:
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
-        name, place = literal(template), places[text]
-        letters, held = sum(map(name.count, ascii_letters)), record.parameters(template)
-        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or held & {*"WR"})
+        name, place = fixed_text(template), places[text]
+        letters, parameters = sum(map(name.count, ascii_letters)), record.parameters(template)
+        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or parameters & {*"WR"})
         usual |= {place} if is_usual else set()
-        if name in common() or not held & {*("WRbd" if letters > 1 else "Rd")}:
+        if name in common() or not parameters & {*("WRbd" if letters > 1 else "Rd")}:
             continue
         names.add(place)
         long |= {place} if letters > 1 else set()
@@ -165,10 +165,10 @@ def evidence_of(record: Record, index: Index) -> LayerEvidence:
     return LayerEvidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
 
 
-def literal(template: str) -> str:
+def fixed_text(template: str) -> str:
     """Returns the fixed text of a template of an array's name: without layer, direction and the ? at its end.
 
-    >>> literal("weight_hh_l{L}{D}"), literal("{D}{L}_i2h_weight"), literal("bias?")
+    >>> fixed_text("weight_hh_l{L}{D}"), fixed_text("{D}{L}_i2h_weight"), fixed_text("bias?")
     ('weight_hh_l', '_i2h_weight', 'bias')
     """
     return re.sub(r"\{[LDC]/?\}|\?$", "", template)
@@ -189,7 +189,7 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):
-            own = literal(entry.template)
+            own = fixed_text(entry.template)
             if own not in common() and record.parameters(entry.template) & {*"Rd"} and is_distinctive(own):
                 distinctive[entry.name] = None
     near: dict[str, list[str]] = {}
@@ -210,11 +210,11 @@ def common() -> frozenset[str]:
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 
 
-def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix are evidence of a layer of one layout. `user` is the index of the
-    layout, `evidence` its own; `present` has the names, as indices of spellings (name patterns).
+def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
+    """Tells if the names at a prefix are evidence of a layer of one layout. `record_index` is the index of
+    the layout, `evidence` its own; `present` has the names, as indices of spellings (name patterns).
     """
-    own, needed = index.own[user], index.needed[user]
+    own, needed = index.own[record_index], index.needed[record_index]
     return (
         not evidence.alone.isdisjoint(present)
         or (not evidence.names.isdisjoint(present) and 2 * len(own & present) >= len(own))

@@ -121,7 +121,7 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
         return Answer(row.name, version, tuple(run(sequence) for sequence in sequences))
 
 
-def side_by_side(weights: RunnerWeights) -> str | None:
+def merge_refusal(weights: RunnerWeights) -> str | None:
     """Returns the reason why a framework that only concatenates the two directions' outputs cannot run these
     weights, which merge them otherwise; None if it can.
     """
@@ -142,7 +142,7 @@ def torch_refuses(weights: RunnerWeights) -> str | None:
         return "it has no layer that runs backward alone"
     if sizes.projected is not None and sizes.projected >= sizes.hidden:
         return f"it projects to less than {sizes.hidden} hidden, and here to {sizes.projected}"
-    return side_by_side(weights)
+    return merge_refusal(weights)
 
 
 def torch_run(weights: RunnerWeights) -> Run:
@@ -295,5 +295,5 @@ def onnx_session(weights: RunnerWeights, layer: int) -> Any:
 FRAMEWORKS = (
     Framework("torch", tuple(TORCH), lambda: ("torch",), torch_refuses, torch_run),
     Framework("keras", tuple(KERAS), keras_needs, lambda _: None, keras_run),
-    Framework("onnxruntime", ONNX, lambda: ("onnxruntime", "onnx"), side_by_side, onnx_run),
+    Framework("onnxruntime", ONNX, lambda: ("onnxruntime", "onnx"), merge_refusal, onnx_run),
 )

@@ -76,7 +76,7 @@ def layers(
         raise LayoutError("reverse is for layers of one direction")
     rows = [
         [
-            direction(meaning, grid[layer, way], solved, bool(way) or reverse)
+            direction_rnn(meaning, grid[layer, way], solved, bool(way) or reverse)
             for way in range(solved.directions)
         ]
         for layer in range(solved.layers)
@@ -102,11 +102,11 @@ def blocks(
     return grid
 
 
-def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
+def direction_rnn(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
     """Builds the recurrence of one direction of a layer; parameters: arrays by parameter, then by gate."""
-    name = named(semantics, parameters)
+    name = named_cell(semantics, parameters)
     if name is not None:
-        return cells.rnn(name, joined(name, parameters), reverse=reverse)
+        return cells.rnn(name, cell_parameters(name, parameters), reverse=reverse)
     params: dict[str, Any] = dict(parameters)
     for parameter in ("P", "q"):
         if parameter in parameters:
@@ -116,7 +116,7 @@ def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: b
     return RNN(step_of(semantics), params, memory=memory, inputs=inputs, reverse=reverse)
 
 
-def named(semantics: Semantics, parameters: Blocks) -> str | None:
+def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
     """Returns the name of stepnet's cell that computes exactly this function of these parameters, which runs
     faster than equations; None if there is none. `parameters` are by parameter, then by gate.
     """
@@ -131,7 +131,7 @@ def named(semantics: Semantics, parameters: Blocks) -> str | None:
     return None
 
 
-def joined(name: str, parameters: Blocks) -> dict[str, Array]:
+def cell_parameters(name: str, parameters: Blocks) -> dict[str, Array]:
     """Returns the parameters as a named cell takes them: the gates concatenated, peepholes stacked."""
     gates = cells.CELLS[name].gates
     params = {

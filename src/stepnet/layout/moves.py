@@ -23,7 +23,7 @@ from stepnet.layout.sizes import Sizes
 
 KINDS = ("weights", "gradient", "second_moment")
 BIASES = ("b", "d")
-SENSE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or writes the new
+UPDATE_GATE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or writes the new
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ def differences(
     kind: "weights"; "gradient" of weights, or a moment that is linear in it; its "second_moment".
     """
     semantics, refusals = target_semantics(source, source_semantics, target, stated, kind)
-    making = Making(
+    planner = MovePlanner(
         source_semantics, semantics, frozenset(source_blocks), frozenset(target_blocks), target, kind
     )
-    moves = tuple(making.move(block) for block in sorted(making.wanted, key=ParameterBlock.order))
+    moves = tuple(planner.move(block) for block in sorted(planner.targets, key=ParameterBlock.order))
     used = {block for move in moves for block, _ in move.terms}
-    demands = tuple(making.demands(used))
-    return Differences(semantics, moves, demands, (*refusals, *making.unknown(moves)))
+    demands = tuple(planner.demands(used))
+    return Differences(semantics, moves, demands, (*refusals, *planner.missing_blocks(moves)))
 
 
 # ---- the function ------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def target_semantics(
         if name in stated:
             choice = stated[name]
         elif isinstance(choice, Setting):
-            choice = value if choice.allows(value) else nearest(name, choice)
+            choice = value if choice.allows(value) else fallback_value(name, choice)
         values[name] = choice
         if choice != value:
             reason = obstacle(name, value, choice, source_semantics, target, kind)
@@ -170,7 +170,7 @@ def target_semantics(
     return Semantics(target.cell, **values), refusals
 
 
-def nearest(name: str, setting: Setting) -> Any:
+def fallback_value(name: str, setting: Setting) -> Any:
     """Returns a value that the target's setting can have if it cannot have the source's, for a message."""
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
@@ -217,16 +217,16 @@ def obstacle(
 
 
 @dataclass(frozen=True)
-class Making:
+class MovePlanner:
     """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
 
-    held: the blocks of the source. wanted: the blocks of the target. kind: as for `differences`.
+    sources, targets: the blocks of each side. kind: "weights", "gradient" or "second_moment".
     """
 
     source_semantics: Semantics
     semantics: Semantics
-    held: frozenset[ParameterBlock]
-    wanted: frozenset[ParameterBlock]
+    sources: frozenset[ParameterBlock]
+    targets: frozenset[ParameterBlock]
     target: Record
     kind: str
 
@@ -237,19 +237,19 @@ class Making:
         terms, constant = ((block, self.sign(block)),), 0.0
         if block.gate == "i" and self.source_semantics.coupled:
             terms = ((replace(block, gate="f"), -1),)
-        return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
+        return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
         """Returns the sign of a block (a gate's parameter) in the target: -1 if its gate is inverted."""
-        turns = self.source_semantics.update != self.semantics.update and block.gate == SENSE.get(
+        turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
-    def adds(self, block: ParameterBlock) -> bool:
+    def biases_add_up(self, block: ParameterBlock) -> bool:
         """Tells if the source only uses the two biases, b and d, of a block's gate as their sum."""
         return (
-            self.source_semantics.cell not in SENSE
+            self.source_semantics.cell not in UPDATE_GATE
             or block.gate != "n"
             or self.source_semantics.reset == "before"
         )
@@ -259,7 +259,7 @@ class Making:
         """True if one side resets before the recurrent product, and the other after it."""
         return self.source_semantics.reset != self.semantics.reset
 
-    def sides(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
+    def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
         """Returns the biases b and d of a block's gate, layer and direction, as blocks, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
@@ -279,24 +279,24 @@ class Making:
     def bias(self, block: ParameterBlock) -> Move:
         """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate."""
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
-        like = replace(block, gate=gate)
+        origin = replace(block, gate=gate)
         sign = -1 if gate != block.gate else self.sign(block)
-        source_sides, target_sides = self.sides(like, self.held), self.sides(block, self.wanted)
-        if not self.adds(block):
-            return Move(block, ((block, sign),) if block in self.held else ())
+        source_sides, target_sides = self.biases_of(origin, self.sources), self.biases_of(block, self.targets)
+        if not self.biases_add_up(block):
+            return Move(block, ((block, sign),) if block in self.sources else ())
         if block.gate == "n" and self.resets_differ:  # the target's reset bias is not part of a sum
             return Move(block, tuple((side, sign) for side in source_sides) if block.parameter == "b" else ())
         offset = sign * self.offset(block)
         if len(target_sides) == 1:
             summed = source_sides[:1] if self.kind != "weights" else source_sides
             return Move(block, tuple((side, sign) for side in summed), offset)
-        lone = block.parameter == self.target.lone_bias
+        is_lone = block.parameter == self.target.lone_bias
         if len(source_sides) == 2:
-            return Move(block, ((like, sign),), 0.0 if lone else offset)
+            return Move(block, ((origin, sign),), 0.0 if is_lone else offset)
         if self.kind != "weights":  # each bias adds to the same sum, so each has its gradient
             return Move(block, tuple((side, sign) for side in source_sides))
         return Move(
-            block, tuple((side, sign) for side in source_sides) if lone else (), 0.0 if lone else offset
+            block, tuple((side, sign) for side in source_sides) if is_lone else (), 0.0 if is_lone else offset
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
@@ -305,47 +305,47 @@ class Making:
         used: the blocks of the source from which the target is computed.
         """
         if self.resets_differ:
-            yield from self.of_reset()
-        for block in sorted(self.held - used, key=ParameterBlock.order):
-            other = next((side for side in self.sides(block, self.held) if side in used), None)
+            yield from self.reset_demands()
+        for block in sorted(self.sources - used, key=ParameterBlock.order):
+            other = next((side for side in self.biases_of(block, self.sources) if side in used), None)
             if block.gate == "i" and self.semantics.coupled:
-                yield from self.of_coupling(block)
+                yield from self.coupling_demands(block)
             elif block.parameter == "P" and self.kind == "weights":
                 yield Demand(block, "the identity", "the target has no projection")
-            elif self.kind != "weights" and block.parameter in BIASES and other and self.adds(block):
+            elif self.kind != "weights" and block.parameter in BIASES and other and self.biases_add_up(block):
                 yield Demand(
                     block, "equal", "both biases add to one sum, so their gradients are equal", other
                 )
-            elif self.kind == "weights" and block.parameter in BIASES and self.adds(block):
-                yield from self.of_bias(block)
+            elif self.kind == "weights" and block.parameter in BIASES and self.biases_add_up(block):
+                yield from self.bias_demands(block)
             else:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
-    def of_bias(self, block: ParameterBlock) -> Iterator[Demand]:
+    def bias_demands(self, block: ParameterBlock) -> Iterator[Demand]:
         """Yields the condition on the sum of the biases of a gate for which the target has no bias."""
-        first, *others = self.sides(block, self.held)
+        first, *others = self.biases_of(block, self.sources)
         reason = "the target has no place for {}"
         if block.gate == "n" and self.resets_differ:
             reason = "the target has no bias of n that it does not reset"
         if block == first:
             yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
 
-    def of_reset(self) -> Iterator[Demand]:
+    def reset_demands(self) -> Iterator[Demand]:
         """Yields conditions on weights if one side resets before the recurrent product, the other after."""
         value, target_reset = self.source_semantics.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
         advice = f"a target that resets {value} it asks for no such R_n"
-        for block in sorted(self.held, key=ParameterBlock.order):
+        for block in sorted(self.sources, key=ParameterBlock.order):
             if (block.parameter, block.gate) == ("R", "n"):
                 yield Demand(block, "diagonal", reason, advice=advice)
-            if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.wanted:
+            if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.targets:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
-    def of_coupling(self, block: ParameterBlock) -> Iterator[Demand]:
+    def coupling_demands(self, block: ParameterBlock) -> Iterator[Demand]:
         """Yields conditions on a block (parameter) of the input gate, which the target computes as 1 - f."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
-        ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
+        ours, theirs = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
         if block.parameter not in BIASES or (
             len(ours) == len(theirs) == 1 and not self.source_semantics.forget_bias
         ):
@@ -353,10 +353,10 @@ class Making:
         elif block == ours[0]:  # only the sum of all biases matters
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
-    def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
+    def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
         """Yields reasons to refuse a conversion: blocks (gates' parameters) that one side does not have."""
-        for block in {replace(block, parameter="b", gate="f") for block in self.held}:
-            here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
+        for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
+            here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)
             if self.offset(block) and not target_sides and not here:
                 yield f"the target has no bias for f that takes {self.offset(block):+g}"
         if self.kind == "weights":

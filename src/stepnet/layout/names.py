@@ -192,22 +192,22 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool |
     the records, None for all; `marked` says whether a layer's own name must match its record's mark, by
     default only if `among` is None.
     """
-    of_records = of_all() if among is None else index(tuple(among))
+    lookup = full_index() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
     alike: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
-    count = len(of_records.spellings)
+    count = len(lookup.spellings)
     listed = list(names)
-    for at, name in enumerate(listed):
+    for position, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
-        for place in of_records.by_word.get(last_word(lettered), ()):
-            if match := of_records.spellings[place].match(name, lettered):
-                behind.setdefault(match[1], []).append(at * count + place)
+        for place in lookup.by_word.get(last_word(lettered), ()):
+            if match := lookup.spellings[place].match(name, lettered):
+                behind.setdefault(match[1], []).append(position * count + place)
                 lengths[place] = match.end(1)
         if len(set(lengths.values())) > 1:
-            shortest[at] = alike.setdefault(tuple(lengths.items()), lengths)
-    return Spelled(of_records, among is None if marked is None else marked, listed, behind, shortest)
+            shortest[position] = alike.setdefault(tuple(lengths.items()), lengths)
+    return Spelled(lookup, among is None if marked is None else marked, listed, behind, shortest)
 
 
 def last_word(name: str) -> str:
@@ -229,15 +229,17 @@ def last_part(prefix: str) -> str:
 
 
 @cache
-def of_all() -> Index:
+def full_index() -> Index:
     """Returns the index of the array names of all known layouts; it is built once."""
     return index(tuple(records().values()))
 
 
-def index(of: tuple[Record, ...]) -> Index:
+def index(layouts: tuple[Record, ...]) -> Index:
     """Builds the index that finds which of these records (layouts) have an array of a given name."""
-    patterns = [record.behind_prefix for record in of]
-    tails = {text: record.tails(template) for record in of for template, text in record.behind_prefix.items()}
+    patterns = [record.behind_prefix for record in layouts]
+    tails = {
+        text: record.tails(template) for record in layouts for template, text in record.behind_prefix.items()
+    }
     places = {text: place for place, text in enumerate(tails)}
     needed = [
         [places[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
@@ -245,7 +247,7 @@ def index(of: tuple[Record, ...]) -> Index:
     spellings_of = [frozenset(places[text] for text in texts.values()) for texts in patterns]
     users = inverse(enumerate(spellings_of))
     return Index(
-        of,
+        layouts,
         tuple(Spelling(re.compile(text), tails[text], users[place]) for text, place in places.items()),
         tuple(spellings_of),
         tuple(map(frozenset, needed)),

@@ -191,12 +191,12 @@ class Record:
     @property
     def layered(self) -> bool:
         """True if names, axes or buffers of the layout distinguish layers, so that it can store a stack."""
-        return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
+        return any("L" in letters_of(self.patterns[name]) | placeholders_in(name) for name in self.patterns)
 
     @property
     def names_layers(self) -> bool:
         """True if the name of every array of the layout contains the number of its layer."""
-        return all("L" in named(self.full[name]) for name in self.patterns)
+        return all("L" in placeholders_in(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:
         """Returns the number of the layer of an array, read off its name; 0 if the name contains none."""
@@ -234,7 +234,7 @@ class Record:
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():
                     full = self.full[template]
-                    by_layer, by_direction = "L" in named(full), "D" in named(full)
+                    by_layer, by_direction = "L" in placeholders_in(full), "D" in placeholders_in(full)
                     if (layer and not by_layer) or (direction and not by_direction):
                         continue
                     yield Entry(
@@ -246,17 +246,17 @@ class Record:
                         template.endswith("?"),
                     )
 
-    def spelled(self, full: str, layer: int, direction: int, sizes: Sizes) -> str:
-        """Returns the name of one array: the template `full` with the layer and direction filled in. Prefixes
+    def spelled(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
+        """Returns the name of one array: the template with the layer and direction filled in. Prefixes
         are written only if `sizes` has several layers or directions.
         """
-        way = self.directions[direction]
+        direction_text = self.directions[direction]
         if sizes.directions == 1 and self.lone_direction is not None:
-            way = self.lone_direction
-        name = full.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
-        name = name.replace("{D/}", way if sizes.directions > 1 else "")
+            direction_text = self.lone_direction
+        name = template.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
+        name = name.replace("{D/}", direction_text if sizes.directions > 1 else "")
         name = name.replace("{C}", str(len(self.directions) * layer + direction))
-        return name.replace("{L}", str(layer)).replace("{D}", way)
+        return name.replace("{L}", str(layer)).replace("{D}", direction_text)
 
     def place(self, name: str) -> tuple[str, int | None, int | None] | None:
         """Parses the name of an array into (template, layer, direction); returns None for an unknown name. A
@@ -281,7 +281,7 @@ class Record:
         return place
 
     @property
-    def spelled_ways(self) -> tuple[str, ...]:
+    def direction_spellings(self) -> tuple[str, ...]:
         """All spellings of the direction, {D}, in names of arrays, to build patterns for these names."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
@@ -289,7 +289,7 @@ class Record:
     def spellings(self) -> dict[str, re.Pattern[str]]:
         """By template, a regular expression for an array's names; groups L, C, D are layer and direction."""
         both = "|".join(map(re.escape, self.directions))
-        ways = "|".join(map(re.escape, self.spelled_ways))
+        ways = "|".join(map(re.escape, self.direction_spellings))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{C}": r"(?P<C>\d{1,4})",
@@ -339,7 +339,7 @@ class Record:
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.spelled_ways)
+        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.direction_spellings)
         ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
         return tuple(end.rstrip(digits) for end in ends)
 
@@ -396,7 +396,7 @@ class Record:
 def with_place(template: str, pattern: Pattern) -> str:
     """Adds prefixes {L/} and {D/} to the template of a name unless it or its notation contains L and D."""
     name = template.removesuffix("?")
-    letters = letters_of(pattern) | named(name)
+    letters = letters_of(pattern) | placeholders_in(name)
     return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in letters) + name
 
 
@@ -405,7 +405,7 @@ def letters_in(term: Term) -> set[str]:
     return {atom.name for axis in term.axes for atom in axis}
 
 
-def named(name: str) -> set[str]:
+def placeholders_in(name: str) -> set[str]:
     """Returns which of the letters L (layer) and D (direction) the template of a name contains."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 

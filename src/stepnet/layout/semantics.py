@@ -171,7 +171,7 @@ class Semantics:
         check_semantics(name, cell, stated)
         values: dict[str, Any] = {}
         for field, value in fixed.items():
-            values[field] = chosen(name, field, value, stated) if isinstance(value, Setting) else value
+            values[field] = open_value(name, field, value, stated) if isinstance(value, Setting) else value
         for field, value in stated.items():
             if not isinstance(fixed.get(field), Setting) and value != getattr(cls(cell, **values), field):
                 raise LayoutError(
@@ -181,7 +181,7 @@ class Semantics:
         return cls(cell, **values)
 
 
-def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
+def open_value(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
     """Returns the value of a field that the arrays leave open: that in `stated`, else the usual one. Raises
     `LayoutError`, with the layout's name, if there is neither, or the framework has not the stated one.
     """

@@ -57,7 +57,7 @@ def solved(
     for name, place in places.items():
         if place is not None:
             system += equations(name, record.patterns[place[0]], shapes[name], place[1])
-    return finished(record, solve(system, known), shapes, places)
+    return completed_sizes(record, solve(system, known), shapes, places)
 
 
 def unknowns(
@@ -70,17 +70,17 @@ def unknowns(
 
     places: for each array, its template in the record, its layer and its direction.
     """
-    letter_sizes = stated_unknowns(stated or {}, record.projection)
+    letter_sizes = stated_sizes(stated or {}, record.projection)
     for letter, index in (("L", 1), ("D", 2)):
         indices = [number for number in (place[index] for place in places) if isinstance(number, int)]
         if indices:
-            letter_sizes = counted(record.name, letter_sizes, letter, 1 + max(indices))
+            letter_sizes = with_count(record.name, letter_sizes, letter, 1 + max(indices))
         elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
             letter_sizes[letter] = 1
     return letter_sizes
 
 
-def finished(
+def completed_sizes(
     record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
 ) -> Sizes:
     """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
@@ -94,10 +94,10 @@ def finished(
         pattern = record.patterns[place[0]]
         if isinstance(pattern, Flat) and not pattern.shape:
             if letter_sizes["h"] is None and letter_sizes.get("y", 0) is None:
-                raise asked(name, shapes[name][0], [], record.name, searched=False)
+                raise size_error(name, shapes[name][0], [], record.name, searched=False)
             fits = list(islice(fitting(pattern, shapes[name][0], letter_sizes), MOST_SHOWN))
             if len(fits) != 1:
-                raise asked(name, shapes[name][0], fits, record.name)
+                raise size_error(name, shapes[name][0], fits, record.name)
             return fits[0]
     missing = [name for name in record.names() if name not in shapes and not name.endswith("?")]
     raise LayoutError(
@@ -135,7 +135,7 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
             raise LayoutError(f"{name} is missing, and {first} is there")
 
 
-def counted(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Unknowns:
+def with_count(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Unknowns:
     """Returns the sizes with the `count` of layers or directions that names of arrays show. Raises
     `LayoutError`, with the layout's name, if the caller states another. letter: "L" or "D".
     """
@@ -173,16 +173,16 @@ class Equation:
         """Returns the length of the axis that follows from known sizes."""
         return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
-    def solved(self, letter: str, known: Unknowns) -> int:
+    def solved(self, letter: str, letter_sizes: Unknowns) -> int:
         """Returns the size `letter`, the only unknown of the equation; raises `LayoutError` if none fits."""
         low, high = 1, max(1, self.length)
         while low < high:
             middle = (low + high) // 2
-            if self.total(known | {letter: middle}) < self.length:
+            if self.total(letter_sizes | {letter: middle}) < self.length:
                 low = middle + 1
             else:
                 high = middle
-        if self.total(known | {letter: low}) != self.length:
+        if self.total(letter_sizes | {letter: low}) != self.length:
             raise LayoutError(f"{self.array} has an axis of {self.length}, which is not {self}")
         return low
 
@@ -329,25 +329,25 @@ class OpenSizesError(LayoutError):
     """Raised if shapes fit a layout but leave sizes open, which the caller has to state."""
 
 
-def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = True) -> LayoutError:
+def size_error(array: str, length: int, fits: list[Sizes], name: str, searched: bool = True) -> LayoutError:
     """Returns the error that asks the user for sizes, with the first few solutions.
 
-    array, length: the name and length of a vector of all weights. fits: the solutions. of: the layout.
+    array, length: the name and length of a vector of all weights. fits: the solutions. name: the layout's.
     searched: whether all sizes were tried, so that no solution means that none exists.
     """
     if searched and not fits:
         return LayoutError(
-            f"{array} has {length} numbers, and no sizes of {of} that agree with the stated ones make that"
+            f"{array} has {length} numbers, and no sizes of {name} that agree with the stated ones make that"
         )
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
-        f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: say "
+        f"{array} has {length} numbers, which fit several sizes of {name}{f' ({some})' if some else ''}: say "
         f"{option('sizes')}, and layers and directions if there are several"
     )
 
 
-def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
+def stated_sizes(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
     """Returns the caller's sizes by letter, None where not stated; raises `LayoutError` for unknown names and
     impossible sizes. `projection` tells if the layout has a projection, and so a letter for it.
     """

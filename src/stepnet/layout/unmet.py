@@ -49,7 +49,7 @@ def unmet(
             met = adds_up(terms, cast(float, demand.must_be), exact)
         if not met:
             missed.setdefault((demand.reason, demand.advice), {})[demand.what] = demand.must
-    return [unmet_text(reason, advice, musts) for (reason, advice), musts in missed.items()]
+    return [unmet_text(reason, advice, required) for (reason, advice), required in missed.items()]
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
@@ -62,20 +62,20 @@ def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
     return bool((np.abs(actual - total) <= away).all())
 
 
-def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
-    """Returns the message for blocks that violate conditions for one reason; musts: the required values.
+def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
+    """Returns the message for blocks that violate conditions for one reason; required: their values.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
     'the target has no place for p_i and p_f, so p_i and p_f must be 0, and they are not'
     >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
     'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f must hold, and they do not'
     """
-    names, values = listed(musts), list(dict.fromkeys(musts.values()))
+    names, values = listed(required), list(dict.fromkeys(required.values()))
     if len(values) > 1:
-        equations = listed(f"{blocks} = {must}" for blocks, must in musts.items())
+        equations = listed(f"{blocks} = {must}" for blocks, must in required.items())
         so = f"{equations} must hold, and they do not"
     else:
-        so = f"{names} must be {values[0]}, and {'it is' if len(musts) == 1 else 'they are'} not"
+        so = f"{names} must be {values[0]}, and {'it is' if len(required) == 1 else 'they are'} not"
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 

@@ -116,7 +116,7 @@ class Own:
         """The comparison with the framework as one line, for the user."""
         if self.difference is None:
             return f"{self.framework} itself: not compared: {self.reason or self.error}"
-        text = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
+        text = f"largest difference {self.difference:.3g}{excess(self.agrees, self.allowed)}"
         return f"{self.framework} {self.version} itself: {text} ({self.layout}, {self.dtype})"
 
 
@@ -159,12 +159,12 @@ class Verdict:
             return f"not verified: {self.unverified}"
         over = f"{self.sequences} sequences, {self.steps} steps"
         text = (
-            f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
+            f"largest difference {self.difference:.3g}{excess(self.difference <= self.allowed, self.allowed)}"
         )
         return f"{text} (outputs up to {self.largest:.3g}; float64, {over})"
 
 
-def beyond(agrees: bool, allowed: float | None) -> str:
+def excess(agrees: bool, allowed: float | None) -> str:
     """Returns the text that follows a difference of outputs: "" if it `agrees`, else the allowed rounding."""
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
@@ -222,9 +222,9 @@ def unverified(outputs: Array) -> str:
     return not_finite(int(outputs.size - np.isfinite(outputs).sum()), outputs.size)
 
 
-def not_finite(count: int, of: int) -> str:
-    """Returns the message for `count` of `of` outputs that are NaN or infinite on both sides; "" for none."""
-    return f"{count} of {of} outputs are NaN or infinite on both sides" if count else ""
+def not_finite(count: int, total: int) -> str:
+    """Returns the message that `count` of `total` outputs are not finite on both sides; "" for none."""
+    return f"{count} of {total} outputs are NaN or infinite on both sides" if count else ""
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:

@@ -44,14 +44,14 @@ def same_bits(first: Array, second: Array) -> bool:
     return bool((first.view(word) == second.view(word)).all())
 
 
-def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
+def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
     """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays.
 
-    settings: the values that the layer depends on besides the arrays. given: the arrays by name.
+    settings: the values that the layer depends on besides the arrays. weights: the arrays by name.
     make: a function that makes the layer from the copies.
     """
-    names, arrays = tuple(given), tuple(given.values())
-    kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in given.items())
+    names, arrays = tuple(weights), tuple(weights.values())
+    kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in weights.items())
     key = (settings, *kinds)
     entry = KEPT.find(key, lambda listed: next((entry for entry in listed if entry.holds(arrays)), None))
     if entry is None:

@@ -46,9 +46,9 @@ def weights_of(
     arrays = {name: array_of(value, name) for name, value in given.items()}
     shapes = {name: array.shape for name, array in arrays.items()}
     hidden = shapes["weight_h"][0] if len(shapes["weight_h"]) == 2 else 0
-    right = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
-    right = right and len(shapes["weight_x"]) == 2 and shapes["weight_x"][1] == gates * hidden
-    if not right:
+    fits = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
+    fits = fits and len(shapes["weight_x"]) == 2 and shapes["weight_x"][1] == gates * hidden
+    if not fits:
         raise InputError(
             f"weight_x and weight_h have shapes {shapes['weight_x']} and {shapes['weight_h']}, and must have "
             f"[inputs, {gates} hidden] and [hidden, {gates} hidden]"
@@ -129,7 +129,7 @@ def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
     return f"paddle.dynamic_lstm{peepholes}", renamed
 
 
-ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
+ARRANGEMENTS = {"gru": gru_arrays, "lstm": lstm_arrays}
 
 
 def new_layer(
@@ -139,11 +139,11 @@ def new_layer(
 
     kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
     """
-    layout, renamed = ARRANGED[kind](arrays)
+    layout, renamed = ARRANGEMENTS[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
-def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
+def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
     """Returns the cached layer for an operator's arguments; makes one if no cached layer has equal weights.
 
     kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
@@ -209,7 +209,7 @@ def fusion_gru(
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
     options = options_of(dtype, calibration, library)
-    run = kept_layer("gru", arrays, semantics, options)
+    run = layer_for("gru", arrays, semantics, options)
     return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
 
 
@@ -299,7 +299,7 @@ def fusion_lstm(
         arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
     options = options_of(dtype, calibration, library)
-    run = kept_layer("lstm", arrays, semantics, options)
+    run = layer_for("lstm", arrays, semantics, options)
     return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
 
 
@@ -341,12 +341,12 @@ def multi_gru(
         LibraryError: Without oneDNN, and if it reports a failure.
         RefusedError: For a dtype that this processor does not have.
     """
-    count = len(each_of(weights_x, "weights_x"))
+    count = len(checked_list(weights_x, "weights_x"))
     nothing = [None] * count
     listed = {
-        "weights_h": each_of(weights_h, "weights_h"),
-        "biases": nothing if biases is None else each_of(biases, "biases"),
-        "calibrations": nothing if calibrations is None else each_of(calibrations, "calibrations"),
+        "weights_h": checked_list(weights_h, "weights_h"),
+        "biases": nothing if biases is None else checked_list(biases, "biases"),
+        "calibrations": nothing if calibrations is None else checked_list(calibrations, "calibrations"),
     }
     wrong = next((name for name, values in listed.items() if len(values) != count), None)
     if not count or count % 2 or wrong is not None:
@@ -376,11 +376,11 @@ def multi_gru(
                 )
             outputs.append(made)
             final.append(last)
-        x = joined(outputs)
+        x = joined_outputs(outputs)
     return x, final
 
 
-def each_of(values: Any, name: str) -> Sequence[Any]:
+def checked_list(values: Any, name: str) -> Sequence[Any]:
     """Returns an argument that is a list with an entry per direction; raises `InputError` for others."""
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
@@ -389,7 +389,7 @@ def each_of(values: Any, name: str) -> Sequence[Any]:
     return cast("Sequence[Any]", values)
 
 
-def joined(outputs: Sequence[Any]) -> Any:
+def joined_outputs(outputs: Sequence[Any]) -> Any:
     """Concatenates the outputs of two directions, `Ragged`s or arrays, along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):

@@ -35,7 +35,7 @@ def pickled(model: Any) -> bytes:
     try:
         return cloudpickle.dumps(model)
     except REFUSALS as error:
-        names, part = culprit((), model)
+        names, part = unpicklable_part((), model)
         place = " in ".join(f"`{name}`" for name in reversed(names)) or "it"
         raise InputError(
             f"the model cannot be sent to workers: {place} is a {type(part).__name__} of "
@@ -44,12 +44,12 @@ def pickled(model: Any) -> bytes:
         ) from error
 
 
-def culprit(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
+def unpicklable_part(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
     """Finds the innermost part of a value that cannot be pickled; returns (names that lead to it, part)."""
-    own = (*names, value.__name__) if isinstance(value, FunctionType) else names
+    path = (*names, value.__name__) if isinstance(value, FunctionType) else names
     for name, part in parts(value):
         if not picklable(part):
-            return culprit((*own, name) if name else own, part)
+            return unpicklable_part((*path, name) if name else path, part)
     return names, value
 
 

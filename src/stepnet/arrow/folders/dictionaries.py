@@ -45,7 +45,7 @@ class Dictionaries:
         """Rewrites one column for the dictionary joined with earlier batches, which it stores in `before`."""
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
-            self.before[name] = with_a_value(column.type)
+            self.before[name] = with_value(column.type)
         plain, before = pyarrow.types.is_dictionary(column.type), self.before.get(name)
         if plain and column.dictionary.null_count:
             column = without_nulls(column)
@@ -76,10 +76,10 @@ def has_empty(column: Any) -> bool:
     """Tells if a dictionary of a column, or nested in it, has no values except nulls."""
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
-    return any(has_empty(inside) for inside in insides(column))
+    return any(has_empty(inside) for inside in children(column))
 
 
-def insides(column: Any) -> list[Any]:
+def children(column: Any) -> list[Any]:
     """Returns the child columns of a column of lists, maps or structs."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
@@ -90,7 +90,7 @@ def insides(column: Any) -> list[Any]:
     return [column.values] if any(is_list(column.type) for is_list in lists) else []
 
 
-def with_a_value(type_: Any) -> Any:
+def with_value(type_: Any) -> Any:
     """Makes an array without rows, with a value in each dictionary: pyarrow adds nothing to empty ones."""
     pyarrow = pyarrow_module()
     types = pyarrow.types
@@ -100,19 +100,19 @@ def with_a_value(type_: Any) -> Any:
         none = pyarrow.array([], type_.index_type)
         return pyarrow.DictionaryArray.from_arrays(none, value, ordered=type_.ordered)
     if types.is_struct(type_):
-        inside = [with_a_value(field.type) for field in type_]
+        inside = [with_value(field.type) for field in type_]
         return pyarrow.StructArray.from_arrays(inside, fields=list(type_))
     if types.is_map(type_):
-        inside = with_a_value(type_.key_type), with_a_value(type_.item_type)
+        inside = with_value(type_.key_type), with_value(type_.item_type)
         return pyarrow.MapArray.from_arrays(pyarrow.array([0], "int32"), *inside, type=type_)
     if types.is_fixed_size_list(type_):
-        return pyarrow.FixedSizeListArray.from_arrays(with_a_value(type_.value_type), type=type_)
+        return pyarrow.FixedSizeListArray.from_arrays(with_value(type_.value_type), type=type_)
     for is_list, kind, offset in (
         (types.is_list, pyarrow.ListArray, "int32"),
         (types.is_large_list, pyarrow.LargeListArray, "int64"),
     ):
         if is_list(type_):
-            return kind.from_arrays(pyarrow.array([0], offset), with_a_value(type_.value_type), type=type_)
+            return kind.from_arrays(pyarrow.array([0], offset), with_value(type_.value_type), type=type_)
     return pyarrow.nulls(0, type_)
 
 

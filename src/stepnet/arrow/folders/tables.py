@@ -165,7 +165,7 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
             held = 0
         held += each
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
-    edges = [0, *(begin_of(source, place) for place in cuts[1:]), size]
+    edges = [0, *(group_start(source, place) for place in cuts[1:]), size]
     spans = list(pairwise(edges))
     if edges != sorted(edges):  # the row groups are not in the order of their bytes
         spans = [(0, size)] * len(ranges)
@@ -182,7 +182,7 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
     )
 
 
-def begin_of(source: Any, group: int) -> int:
+def group_start(source: Any, group: int) -> int:
     """Returns the offset of the first byte of a row group of a Parquet file."""
     check_group(source, group)
     row_group = source.metadata.row_group(group)
@@ -259,15 +259,15 @@ def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
         batch = batch if selection.others else batch.select([*selection.used])
         batch.validate(full=True)  # nbytes and a join follow offsets, which may be damaged
         if size + batch.nbytes > CHUNK_BYTES:
-            yield from combine(held)
+            yield from joined_batches(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
         del batch
-    yield from combine(held)
+    yield from joined_batches(held)
 
 
-def combine(batches: Sequence[Any]) -> Iterator[Any]:
+def joined_batches(batches: Sequence[Any]) -> Iterator[Any]:
     """Joins record batches to one; yields them one by one if their dictionaries cannot be joined."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # a join would lose their order
