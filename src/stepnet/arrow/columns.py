@@ -123,8 +123,7 @@ class Column:
         """Casts numbers of the column to the model's dtype, without a copy if they have it. Raises
         `InputError` for a number that this dtype does not hold.
 
-        offsets, first: the levels of lists around the values and the number of the first row, to name the
-            row.
+        offsets: the levels of lists around the values. first: the number of the first row; both name the row.
         """
         target = np.dtype(self.spec.dtype)
         if values.dtype == target:

@@ -358,7 +358,7 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
 
 
 def check_same(schema: Any, selection: Selection) -> None:
-    """Raises `InputError` if a batch's columns differ from those of the first batch of a stream.
+    """Raises `InputError` if a batch's columns differ from those of the schema of its stream.
 
     selection: how batches are run, with the types of the columns that are read.
     """

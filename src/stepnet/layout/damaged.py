@@ -121,7 +121,7 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields layouts and prefixes at which arrays are evidence of a layer, by prefix and then by layout."""
+    """Yields layouts and prefixes whose arrays show a damaged layer, by prefix and then by layout."""
     named = spelled(shapes, among, marked=True)
     index = named.index
     evidence = [evidence_of(record, index) for record in index.records]
@@ -236,8 +236,7 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
     """Tells if any weight among arrays has as many axes as in a layout, or if none of the arrays is a weight.
-    A convolutional layer may have arrays of the same names, with more axes. `shapes` are by the layout's
-    names.
+    A convolutional layer may have arrays of the same names. `shapes` are by the layout's names.
     """
     fitting: list[bool] = []
     for own, shape in shapes.items():

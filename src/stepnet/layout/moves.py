@@ -343,7 +343,7 @@ class MovePlanner:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
     def coupling_demands(self, block: ParameterBlock) -> Iterator[Demand]:
-        """Yields conditions on a block (parameter) of the input gate, which the target computes as 1 - f."""
+        """Yields conditions on a block (parameter) of the input gate if the target computes i as 1 - f."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
         if block.parameter not in BIASES or (

@@ -220,7 +220,7 @@ def last_word(name: str) -> str:
 
 
 def last_part(prefix: str) -> str:
-    """Returns the name of the innermost layer in a prefix, in lower case.
+    """Returns the name of the innermost layer in a prefix, in lower case, to compare it with cells and marks.
 
     >>> last_part("encoder/basic_lstm_cell/")
     'basic_lstm_cell'
@@ -257,7 +257,7 @@ def index(layouts: tuple[Record, ...]) -> Index:
 
 
 def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[int, ...]]:
-    """Inverts a mapping from indices to values: returns the indices at which each value occurs.
+    """Inverts a mapping from indices to values, for look-ups: returns the indices at which each value occurs.
 
     >>> inverse([(0, "ab"), (1, "b")])
     {'a': (0,), 'b': (0, 1)}

@@ -55,7 +55,7 @@ def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
 
 
 def axes_of(pattern: Pattern) -> int:
-    """Returns the number of axes that an array with this notation has."""
+    """Returns the number of axes that an array with this notation has, to compare it with a shape."""
     return len(pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes) or 1
 
 

@@ -195,7 +195,7 @@ class Record:
 
     @property
     def names_layers(self) -> bool:
-        """True if the name of every array of the layout contains the number of its layer."""
+        """True if every array's name contains the number of its layer, so that names tell layers apart."""
         return all("L" in placeholders_in(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:

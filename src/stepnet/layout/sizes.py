@@ -100,7 +100,7 @@ def axis_size(axis: Axis, sizes: Sizes, layer: int) -> int:
 
 
 def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
-    """Returns the shape of a term (a parameter with its axes) in a layer of these sizes."""
+    """Returns the shape of a term (a parameter with its axes) in one layer of these sizes."""
     return tuple(axis_size(axis, sizes, layer) for axis in term.axes)
 
 

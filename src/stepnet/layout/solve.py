@@ -161,7 +161,7 @@ class Equation:
     layer: int
 
     def left(self, letter_sizes: Unknowns) -> set[str]:
-        """Returns the letters of the sizes in the equation that are still unknown."""
+        """Returns the letters of the layer's sizes in this equation that are not solved yet."""
         return {
             letter
             for atoms in self.products
@@ -198,7 +198,7 @@ def atom_text(atom: ElementaryAxis) -> str:
 
 
 def unknown(atom: ElementaryAxis, letter_sizes: Unknowns, layer: int) -> list[str]:
-    """Returns the letters of unknown sizes that the length of an elementary axis depends on."""
+    """Returns the letters of a layer's sizes, not solved yet, on which the length of an axis depends."""
     return [letter for letter in needed(atom.name, letter_sizes, layer) if letter_sizes[letter] is None]
 
 
@@ -244,7 +244,7 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
 
 
 def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
-    """Yields the products of axes whose sum is the length of one layer's and direction's buffers together."""
+    """Yields the products of axes whose sum is the length of one layer and direction in a weight vector."""
     for part in parts:
         if isinstance(part, Loop):
             yield from flat_products(part.parts)
@@ -254,7 +254,7 @@ def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[Ele
 
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
-    """Solves equations with one unknown, one after the other; returns the sizes, None where still unknown."""
+    """Solves equations of axis lengths for a layer's sizes, one unknown at a time; returns the sizes."""
     while True:
         ready = [(equation, equation.left(letter_sizes)) for equation in system]
         solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
@@ -366,7 +366,7 @@ def stated_sizes(stated: Mapping[str, int | None], projection: bool) -> Unknowns
 
 
 def sizes_from(letter_sizes: Unknowns) -> Sizes:
-    """Returns `Sizes` for sizes by letter, all of which are known."""
+    """Converts a layer's sizes by letter, all of them known, to `Sizes`."""
     return Sizes(
         letter_sizes["x"] or 0,
         letter_sizes["h"] or 0,

@@ -27,7 +27,7 @@ class CachedLayer:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Tells whether the layer was made from arrays bitwise equal to these, which have the same shapes."""
+        """Tells whether the layer can be reused: its arrays are bitwise equal to these, of equal shapes."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property

@@ -232,7 +232,10 @@ class ResultWriter:
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed."""
+        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed.
+
+        job: the result file to make. part: the outcome of one call of the model.
+        """
         self._begin(job)
         self.rows, self.bad = self.rows + part.rows, self.bad + len(part.bad)
         if part.results is not None and self.target is not None:

@@ -68,7 +68,7 @@ class ResultFile:
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _open_writer(self, compression: str, plain: str) -> Any:
-        """Opens pyarrow's writer. plain: the column that gets no dictionary and no statistics."""
+        """Opens pyarrow's writer of Parquet or Arrow. plain: the column without dictionary and statistics."""
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
             kind = None if compression == "none" else compression
