@@ -240,7 +240,7 @@ class MovePlanner:
         return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns the sign of a block (a gate's parameter) in the target: -1 if its gate is inverted."""
+        """Returns -1 if the gate of a block is inverted in the target, else 1; 1 in a second moment."""
         turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
         )

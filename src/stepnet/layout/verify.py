@@ -48,7 +48,7 @@ class Weights:
     merge: str = "concat"
 
     def layers(self, dtype: Any = None) -> Layer:
-        """Builds layers that run these weights; `dtype` is that to run in, None for that of the arrays."""
+        """Builds layers that run these weights; dtype: None for that of the arrays, at least float32."""
         return layers(
             self.arrays,
             self.layout,
