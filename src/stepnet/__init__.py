@@ -124,7 +124,7 @@ when they are first used, which takes a third off the time of `import stepnet`."
 
 
 def __getattr__(name: str) -> object:
-    """A public name that is imported when it is first used (PEP 562)."""
+    """Imports a public name when it is first used (PEP 562); raises `AttributeError` for any other name."""
     if name in MODULES:
         value: object = import_module(MODULES[name])
     elif name in HOMES:
@@ -136,5 +136,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What users are meant to use: the modules that it is made of are none of theirs."""
+    """Returns the public names, without the modules of which the package is made."""
     return sorted({*__all__} | ({"torch"} & globals().keys()))

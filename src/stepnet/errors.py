@@ -18,11 +18,12 @@ class StepnetError(Exception):
     """
 
     def __str__(self) -> str:
+        """The message, with control characters escaped other than line ends."""
         return printable(super().__str__(), "\n")
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""The text with every character that cannot be printed escaped, but for those kept.
+    r"""Returns text with every character escaped that cannot be printed, other than those in `kept`.
 
     >>> printable("lstm\x1b[2J"), printable("a\u202eb")
     ('lstm\\x1b[2J', 'a\\u202eb')
@@ -60,6 +61,7 @@ class FileError(StepnetError):
     """A file cannot be read or written: truncated, of another kind, or unsafe."""
 
     def __str__(self) -> str:
+        """The message in one line, with all control characters escaped."""
         return printable(super().__str__())
 
 
@@ -67,6 +69,7 @@ class LayoutError(InputError):
     """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly."""
 
     def __str__(self) -> str:
+        """The message in one line, with all control characters escaped."""
         return printable(super().__str__())
 
 
@@ -76,8 +79,8 @@ class ConversionError(LayoutError):
 
 @contextmanager
 def named(*parts: str) -> Generator[None]:
-    """Puts the names of a part, outermost first, before the errors it raises. Control characters in them,
-    line ends too, are escaped.
+    """Prefixes errors raised in its `with` block with names of the part that fails, outermost first. Control
+    characters in them, line ends too, are escaped.
 
     >>> with named("layer 0", "the forward direction"):
     ...     raise InputError("there are no input sequences")

@@ -9,4 +9,5 @@ __all__ = ["Predictor", "Progress", "Summary", "predict", "run"]
 
 
 def __dir__() -> list[str]:
+    """Returns the public names of the module."""
     return sorted(__all__)

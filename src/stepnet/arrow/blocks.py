@@ -33,7 +33,7 @@ class NumberedBatch:
 
 @dataclass(frozen=True)
 class BatchPiece:
-    """Consecutive rows of one batch, with their sequences.
+    """Consecutive rows of one record batch, with their sequences: at most what one call of a model takes.
 
     name: the name of the batch. first: the number of the first row, for messages. columns: the columns that
     are passed on. null: bool per row, True for null rows; None if there are none. size: the bytes that a call
@@ -49,7 +49,7 @@ class BatchPiece:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows of the piece."""
         return len(self.sequences)
 
 
@@ -61,11 +61,12 @@ def pieces(
     level_bytes: Sequence[int],
     most: int,
 ) -> Iterator[BatchPiece]:
-    """Cuts the rows of a batch into pieces of at most `most` bytes; a row that takes more is a piece by
-    itself.
+    """Cuts the rows of a record batch into pieces that one call of a model can take: at most `most` bytes
+    each, or a single row.
 
-    array: the list column, already checked. columns: the columns that are passed on. column: reads the
-    sequences. level_bytes: the bytes that a sequence, a step, and an entry of each further level take.
+    array: the list column, already checked. columns: the columns that are passed on with the results. column:
+    the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
+    an entry of each further level take.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
@@ -80,9 +81,10 @@ def pieces(
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
-    """Returns cumulative sizes in bytes, [rows + 1]: entry i is what the rows before row i take together.
+    """Computes the cumulative bytes of rows, to cut them into calls: entry i is what the rows before row i
+    take.
 
-    level_bytes: the bytes of a row, a step, and an entry of each further level.
+    array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level.
     """
     places = np.arange(len(array) + 1, dtype=np.int64)
     sizes = places * level_bytes[0]
@@ -96,9 +98,9 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yields the first row of each piece and the row after its last, for pieces of at most `most` bytes.
+    """Yields (first row, row after the last) of pieces of at most `most` bytes, but at least one row each.
 
-    A piece has at least one row. sizes: cumulative sizes, of `row_sizes`.
+    sizes: the cumulative bytes of the rows, as `row_sizes` computes them.
 
     >>> list(cuts(np.array([0, 3, 5, 20, 21, 22]), most=6))
     [(0, 2), (2, 3), (3, 5)]
@@ -112,7 +114,7 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(parts: Sequence[Ragged]) -> Ragged:
-    """Concatenates the sequences of several `Ragged`s; a single one is returned without a copy."""
+    """Joins the sequences of several `Ragged`s for one call; a single one is returned without a copy."""
     if len(parts) == 1:
         return parts[0]
     levels = range(parts[0].levels)
@@ -123,7 +125,7 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[BatchPiece]) -> str:
-    """Names the rows of pieces for messages, such as "batch 2, rows 0 to 9"."""
+    """Returns the names of the rows of pieces for messages, such as "batch 2, rows 0 to 9"."""
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
         return f"{first.name}, row {first.first}"
@@ -133,7 +135,7 @@ def rows_of(block: Sequence[BatchPiece]) -> str:
 
 
 def null_of(block: Sequence[BatchPiece]) -> Array | None:
-    """Concatenates the null flags of pieces; None if no row is null."""
+    """Concatenates the null flags of pieces, a bool per row; returns None if no row is null."""
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

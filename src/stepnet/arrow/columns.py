@@ -38,7 +38,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Column:
-    """Reader of a list column of one Arrow type.
+    """Reader of a list column of one Arrow type, which converts its rows to the sequences that a model takes.
 
     kind: the Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
     in the column. large: for each level, whether its lists have 64-bit offsets. widths: the sizes of inner
@@ -55,10 +55,12 @@ class Column:
 
     @classmethod
     def of(cls, kind: Any, spec: Spec | None, finite: bool = False) -> "Column":
-        """Checks that a column type fits a model and returns its reader. spec: None takes the features from
-        the type.
+        """Checks that a column type fits a model, and returns the reader of such columns. Raises `InputError`
+        for types that are not lists of numbers, or that do not fit.
 
-        Raises `InputError` for types that are not lists of numbers, or that do not fit the model.
+        kind: the Arrow type. spec: the features and dtype of the model's steps; None takes them from the
+        type.
+        finite: whether to refuse NaN and infinite numbers.
         """
         check_type(kind)
         large, features, inside = list_axes(kind)
@@ -81,12 +83,12 @@ class Column:
 
     @property
     def levels(self) -> int:
-        """The number of levels of sequences."""
+        """The number of levels of sequences in the column: 2 for sequences of sequences."""
         return len(self.large)
 
     @property
     def entry_bytes(self) -> int:
-        """The bytes of an entry of the last level: its numbers, twice where they are cast, and offsets."""
+        """The bytes that a step takes in a call: its numbers, twice where they are cast, and list offsets."""
         target = np.dtype(self.spec.dtype)
         each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
         lists = sum(prod(self.widths[:place]) for place in range(len(self.widths)))
@@ -118,9 +120,10 @@ class Column:
         return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
-        """Casts values to the model's dtype, without a copy if they have it.
+        """Casts numbers of the column to the model's dtype, without a copy if they have it. Raises
+        `InputError` for a number that this dtype does not hold.
 
-        Raises `InputError` for a number that this dtype does not hold; offsets and first name its row.
+        offsets: the levels of lists around the values. first: the number of the first row; both name the row.
         """
         target = np.dtype(self.spec.dtype)
         if values.dtype == target:
@@ -140,7 +143,7 @@ class Column:
 
 
 def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
-    """Raises `InputError` if numbers are not of the model's kind: floats, or whole numbers."""
+    """Raises `InputError` unless a column's dtype and the model's are both floats, or both whole numbers."""
     whole = numbers.kind in "iub" and target.kind in "iu"
     floating = numbers.kind == "f" and target.name in ("float16", "bfloat16", "float32", "float64")
     if not (whole or floating or numbers == target):
@@ -148,7 +151,7 @@ def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """Returns the index of the first true entry.
+    """Returns the index of the first true entry of a bool array, to name it in a message.
 
     >>> first_of(np.array([[False, False], [False, True]]))
     (1, 1)
@@ -157,7 +160,10 @@ def first_of(wrong: Array) -> tuple[int, ...]:
 
 
 def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
-    """Names an entry of the values for messages: its row, and its path inside the row.
+    """Returns the name of an entry of a list column for messages: its row, and its path inside the row.
+
+    position: its index in the values. offsets: the levels of lists around them. first: the first row's
+    number.
 
     >>> place_of(3, (np.array([0, 2, 5]),), first=10)
     'row 11, entry 1'
@@ -167,10 +173,11 @@ def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
 
 
 def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> Any:
-    """Makes the Arrow column of a model's outputs. null: bool per row, True for a null; None for no nulls.
+    """Converts a model's outputs to an Arrow column. Raises `InputError` for no outputs, and for two outputs
+    of one name.
 
-    large: for each level, whether its lists have 64-bit offsets; taken from the input column, so that all
-    batches of a stream have one type. Raises `InputError` for no outputs, and for two outputs of one name.
+    null: bool per row, True for a null; None for no nulls. large: for each level, whether its lists have
+    64-bit offsets; taken from the input column, so that all batches of a stream have one type.
     """
     leaves = list(named_leaves(outputs))
     columns = {name: array_of(leaf, large) for name, leaf in leaves}
@@ -185,7 +192,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts one output to an Arrow array."""
+    """Converts an output of a model to an Arrow array; large: for each level, whether offsets are 64-bit."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -91,6 +91,7 @@ class Predictor:
         return made, (model, self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
+        """The model, the columns and the kind of outputs, for debugging."""
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
@@ -105,14 +106,12 @@ class Predictor:
         return pyarrow.Table.from_batches(made, selection.schema)
 
     def schema(self, schema: Any) -> Any:
-        """Returns the Arrow schema of the results for batches of a schema. This compiles the model."""
+        """Returns the Arrow schema of the results for batches with the given schema; compiles the model."""
         meaning = "schema is the pyarrow Schema of the batches"
         return self.select(instance(schema, pyarrow_module().Schema, meaning)).schema
 
     def over(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yields the results of a stream of record batches, in order; nothing for an empty stream. See
-        `predict`.
-        """
+        """Yields the results of a stream of record batches, in order; nothing for an empty stream."""
         schema, source = open_source(batches)
         if schema is None:
             schema, source = peek_schema(source)
@@ -155,7 +154,10 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the results of batches. If a batch has an error, the results before it are yielded first."""
+        """Yields the results of record batches, in order. An error is raised after the results before it.
+
+        selection: how batches of their schema are run.
+        """
         least, held, size = min(self.memory, JOINED), list[BatchPiece](), 0
         for batch in batches:
             try:
@@ -176,7 +178,10 @@ class Predictor:
         yield from run_pieces(held, selection)
 
     def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
-        """Checks a batch and yields its rows in pieces; errors name the batch and the column."""
+        """Checks a batch and yields its rows in pieces that one call takes; errors name batch and column.
+
+        selection: how batches of its schema are run.
+        """
         records = batch.records
         with named(batch.name):
             check_same(records.schema, selection)
@@ -268,7 +273,7 @@ def predict(
 
 
 def read_source(model: Any, recurrent_only: bool) -> FileModel:
-    """Reads a model from a path, or wraps a model; raises `InputError` for `recurrent_only` and no path."""
+    """Reads a model from a path, or wraps a model; raises `InputError` for recurrent_only without a path."""
     if isinstance(model, str) or hasattr(model, "__fspath__"):
         return read_model(model, recurrent_only=recurrent_only)
     if recurrent_only:
@@ -279,7 +284,10 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
 
 
 def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
-    """Makes the `Runnable` of a model; its errors name the file that the model was read from."""
+    """Converts a model to a function of sequences, a `Runnable`; its errors name the file that has the model.
+
+    output: "last" or "outputs". engine: the engines in order of preference.
+    """
     if not source.path:
         return Runnable.of(source.model, output, engine)
     with named(source.path):
@@ -287,23 +295,26 @@ def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
-    """Makes schema metadata that lists what was left out of a model file; None if nothing was."""
+    """Returns schema metadata that lists the layers of a model file that are not run; None if all are."""
     return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
 def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
-    """Names the record batches of a stream by their numbers, for messages."""
+    """Yields the record batches of a stream, named by their numbers for messages."""
     return (NumberedBatch(f"batch {number}", 0, records) for number, records in enumerate(batches))
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
-    """Returns the schema of the first batch, None for an empty stream, and an iterator of all batches."""
+    """Returns (schema of the first batch, None without batches; iterator of all batches, also the first)."""
     first = next(batches, None)
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 
 
 def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
-    """Runs pieces in one call; yields a record batch per piece. It empties `held`, to free memory early."""
+    """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
+
+    held: the pieces; the list is emptied, to free memory early. selection: how batches of the schema are run.
+    """
     if not held:
         return
     pyarrow = pyarrow_module()
@@ -322,7 +333,9 @@ def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
 
 
 def check_names(keep: Any) -> tuple[str, ...]:
-    """Returns `keep` as a tuple of names; raises `InputError` for other values, and for a repeated name."""
+    """Checks the user's keep=, names of columns to pass on, and returns it as a tuple; raises `InputError`
+    for other values and repeated names.
+    """
     if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise InputError(f"keep is a list of names of columns, not {shown(keep)}")
     given = cast("Iterable[Any]", keep)
@@ -334,7 +347,7 @@ def check_names(keep: Any) -> tuple[str, ...]:
 
 
 def check_columns(schema: Any, names: Iterable[str]) -> None:
-    """Raises `InputError` unless each name is that of exactly one column."""
+    """Raises `InputError` unless each name is that of exactly one column of an Arrow schema."""
     for name in names:
         count = schema.names.count(name)
         if count > 1:
@@ -345,7 +358,10 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
 
 
 def check_same(schema: Any, selection: Selection) -> None:
-    """Raises `InputError` for a batch whose columns differ from those of the first one."""
+    """Raises `InputError` if a batch's columns differ from those of the schema of its stream.
+
+    selection: how batches are run, with the types of the columns that are read.
+    """
     for name, type_ in selection.used.items():
         check_columns(schema, [name])
         if schema.field(name).type != type_:

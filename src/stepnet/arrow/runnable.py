@@ -61,19 +61,25 @@ class Runnable:
 
 
 def of_model(model: Model, last: bool, engine: Order) -> Runnable:
-    """Makes the `Runnable` of a model. last: whether outputs of each step are cut to the last step."""
+    """Makes the `Runnable` of a model, a function of sequences; raises `InputError` if it has several inputs.
+
+    last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
+    """
     inputs, statics, params = model.declaration
     check_no_statics(statics)
     return Runnable(
-        single(inputs, params),
+        input_spec(inputs, params),
         lambda sequences: model.outputs(sequences, last, engine),
         lambda nothing: model.schedules(nothing, last, engine),
         lambda: params,
     )
 
 
-def single(inputs: Any, params: list[Any]) -> Spec | None:
-    """Returns the `Spec` of a model's only input, None if unknown; raises `InputError` for several inputs."""
+def input_spec(inputs: Any, params: list[Any]) -> Spec | None:
+    """Returns the features and dtype of a model's only input; None if the model does not state them.
+
+    inputs: the declared inputs; `InputError` is raised for several. params: arrays that decide the dtype.
+    """
     if inputs is None:
         return None
     if not isinstance(inputs, Spec):
@@ -85,7 +91,7 @@ def single(inputs: Any, params: list[Any]) -> Spec | None:
 
 
 def check_no_statics(statics: Any) -> None:
-    """Raises `InputError` for a model with statics."""
+    """Raises `InputError` for a model with statics (inputs that are the same at every step)."""
     if statics is not None and leaves(statics):
         names = ", ".join(name for name, _ in named_leaves(statics) if name)
         which = f" ({names})" if names else ""
@@ -110,9 +116,7 @@ class CompiledModel:
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
-        """Compiles a model by a call without sequences; measures the bytes of outputs and
-        intermediate values.
-        """
+        """Compiles a model by a call without sequences; measures the bytes that sequences and steps take."""
         nothing = no_sequences(spec)
         blank = runnable.run(nothing)
         held = [0] * (2 + spec.levels)
@@ -120,15 +124,15 @@ class CompiledModel:
             values, levels = (each.values, each.levels) if isinstance(each, Ragged) else (each, 0)
             held[levels] += prod(values.shape[1:]) * values.itemsize
         for schedule in runnable.schedules(nothing):
-            for level, size in between_parts(schedule):
+            for level, size in intermediate_bytes(schedule):
                 held[level] += size
         return cls(spec, runnable.run, blank, tuple(held))
 
 
-def between_parts(schedule: Schedule) -> list[tuple[int, int]]:
-    """Lists the level and bytes per entry of each value that one part of a schedule leaves to later parts.
-
-    A schedule of one part leaves none: values before its loop are computed in blocks of a fixed size.
+def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
+    """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
+    bound the memory of a call. A schedule (parts of a model in the order they run) of one part leaves
+    none: values before its loop are computed in blocks of a fixed size.
     """
     if schedule.whole is not None:
         return []

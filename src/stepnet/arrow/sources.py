@@ -9,10 +9,8 @@ from stepnet.ragged.arrow import pyarrow_module
 
 
 def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
-    """Returns the schema of a source and an iterator of its batches; the schema is None if only a batch tells
-    it.
-
-    Raises `InputError` for an object that has no batches.
+    """Returns (schema, iterator of record batches) of an object with batches, such as a table or a reader;
+    the schema is None if only a batch tells it. Raises `InputError` for other objects.
     """
     pyarrow = pyarrow_module(what="Arrow's record batches")
     if isinstance(source, pyarrow.RecordBatch):
@@ -42,7 +40,7 @@ def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
 
 
 def batches_of(source: Iterable[Any]) -> Iterator[Any]:
-    """Yields the record batches of an iterable of batches and tables."""
+    """Yields the record batches of an iterable of batches and tables; raises `InputError` for other items."""
     for number, item in enumerate(source):
         if not hasattr(item, "__arrow_c_array__") and not hasattr(item, "__arrow_c_stream__"):
             raise InputError(f"item {number} of batches is {kind(item)}, and must be a record batch")

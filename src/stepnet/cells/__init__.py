@@ -78,10 +78,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Imports the module of a cell in `FORMS` when the cell is first used (PEP 562)."""
     if name not in FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)
 
 
 def __dir__() -> list[str]:
+    """Returns the public names of the module."""
     return sorted(__all__)

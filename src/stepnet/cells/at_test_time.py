@@ -13,7 +13,8 @@ EPSILON = 1e-6
 
 
 def ttt_linear(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """TTT-Linear: a linear model that each step trains by one step of gradient descent, and then evaluates.
+    """Computes a step of TTT-Linear for the sequences (rows) of a batch; returns (output o, next memory). A
+    linear model is trained by one step of gradient descent, and then evaluated.
 
     Y. Sun and others, "Learning to (learn at test time): RNNs with expressive hidden states", 2024 (arXiv
     2407.04620), with mini-batches of one step.
@@ -46,7 +47,7 @@ def ttt_linear(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def normalised(x: Any) -> tuple[Any, Any]:
-    """Normalises x to mean 0 and variance 1 over its features; also returns its standard deviation."""
+    """Normalises x to mean 0, variance 1 over its last axis; returns (normalised x, standard deviation)."""
     away = x - x.mean(-1, keepdims=True)
     spread = np.sqrt((away * away).mean(-1, keepdims=True) + EPSILON)
     return away / spread, spread

@@ -22,7 +22,8 @@ __all__ = ["gla", "hgrn2", "linear_attention", "retnet", "simple_gla"]
 
 
 def linear_attention(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """Linear attention without a normaliser: S = S + k v, o = q S.
+    """Computes a step of linear attention without a normaliser, S = S + k v, o = q S, for the sequences
+    (rows) of a batch; returns (output o, next memory S).
 
     A. Katharopoulos and others, "Transformers are RNNs", 2020 (arXiv 2006.16236).
 
@@ -41,7 +42,8 @@ def linear_attention(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]
 
 
 def retnet(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Retention, and lightning attention: S = exp(g) S + k v, o = q S, with a fixed decay for each head.
+    """Computes a step of retention, or lightning attention, S = exp(g) S + k v, o = q S, with a fixed decay
+    per head, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     Y. Sun and others, "Retentive network: a successor to Transformer for large language models", 2023 (arXiv
     2307.08621); Z. Qin and others, "Lightning Attention-2", 2024 (arXiv 2401.04658).
@@ -61,7 +63,8 @@ def retnet(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def simple_gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """Linear attention with one decay for each head and step: S = exp(g) S + k v, o = q S.
+    """Computes a step of linear attention with one decay for each head and step, S = exp(g) S + k v, o = q S,
+    for the sequences (rows) of a batch; returns (output o, next memory S).
 
     The recurrence of Mamba-2 in the terms of attention, of gated RetNet and of the mLSTM without its
     normaliser. S. Yang and others, "Gated linear attention transformers", 2023 (arXiv 2312.06635).
@@ -81,7 +84,8 @@ def simple_gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """Gated linear attention: one decay for each feature of the key. S = exp(g) S + k v, o = q S.
+    """Computes a step of gated linear attention, S = exp(g) S + k v, o = q S, with a decay for each feature
+    of the key, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     S. Yang and others, "Gated linear attention transformers with hardware-efficient training", 2023 (arXiv
     2312.06635).
@@ -101,7 +105,8 @@ def gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def hgrn2(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The HGRN2, whose forget gate f is the decay, and 1 - f the key: S = f S + (1 - f) v, o = q S.
+    """Computes a step of the HGRN2, whose forget gate f is the decay, and 1 - f the key: S = f S + (1 - f) v,
+    output o = q S, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     Z. Qin and others, "HGRN2: gated linear RNNs with state expansion", 2024 (arXiv 2404.07904).
 

@@ -11,7 +11,8 @@ __all__ = ["causal_convolution"]
 
 
 def causal_convolution(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """A causal depthwise convolution over time, as in Mamba and others in front of the cell.
+    """Computes a step of a causal depthwise convolution over time, as in Mamba and others in front of the
+    cell, for the sequences (rows) of a batch; returns (output y, next memory).
 
     y[t] = sum over j of weight[:, j] x[t - kernel + 1 + j] + bias: PyTorch's `Conv1d` with one group per
     channel and kernel - 1 zeros of padding on the left. No activation.

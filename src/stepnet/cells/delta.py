@@ -15,7 +15,8 @@ __all__ = ["delta_rule", "gated_delta_product", "gated_delta_rule", "kda"]
 
 
 def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The delta rule of linear attention: a step moves the value that its key reads towards its own value.
+    """Computes a step of linear attention's delta rule, which moves the value that its key reads towards its
+    own value, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     I. Schlag, K. Irie and J. Schmidhuber, "Linear transformers are secretly fast weight programmers", 2021
     (arXiv 2102.11174); S. Yang and others, "Parallelizing linear transformers with the delta rule over
@@ -38,7 +39,8 @@ def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def gated_delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The `delta_rule` after a decay of the memory, one for each head.
+    """Computes a step of the delta rule after a decay of the memory, one for each head, for the sequences
+    (rows) of a batch; returns (output o, next memory S).
 
     S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024
     (arXiv 2412.06464).
@@ -62,7 +64,8 @@ def gated_delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]
 
 
 def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """Kimi delta attention: the `delta_rule` after a decay of the memory, one for each feature of the key.
+    """Computes a step of Kimi delta attention, the delta rule after a decay of the memory for each feature of
+    the key, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     Kimi Team, "Kimi Linear: an expressive, efficient attention architecture", 2025 (arXiv 2510.26692).
 
@@ -85,7 +88,8 @@ def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def gated_delta_product(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The `gated_delta_rule` with several corrections in a step, one after the other.
+    """Computes a step of the gated delta rule with several corrections, one after the other, for the
+    sequences (rows) of a batch; returns (output o, next memory S).
 
     J. Siems and others, "DeltaProduct: improving state-tracking in linear RNNs via Householder products",
     2025 (arXiv 2502.10297).

@@ -19,7 +19,8 @@ Pair = tuple[Any, Any]
 
 
 def lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The linear recurrent unit: complex states within the unit circle, with their inputs normalised.
+    """Computes a step of the linear recurrent unit, with complex states within the unit circle and normalised
+    inputs, for the sequences (rows) of a batch; returns (output y, next memory).
 
     A. Orvieto and others, "Resurrecting recurrent neural networks for long sequences", 2023 (arXiv
     2303.06349).
@@ -48,7 +49,8 @@ def lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def s5(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The S5 layer: a continuous linear system with complex states, held constant between steps (ZOH).
+    """Computes a step of the S5 layer, a continuous linear system of complex states whose input is held
+    constant between steps (ZOH), for the sequences (rows) of a batch; returns (output y, next memory).
 
     J. T. H. Smith, A. Warrington and S. W. Linderman, "Simplified state space layers for sequence modeling",
     2022 (arXiv 2208.04933). Where one state of each conjugate pair is left out, C is twice the paper's.
@@ -80,7 +82,8 @@ def s5(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def rg_lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The real-gated linear recurrent unit of Griffin and RecurrentGemma.
+    """Computes a step of the real-gated linear recurrent unit of Griffin and RecurrentGemma, for the
+    sequences (rows) of a batch; returns (output, next memory), both h.
 
     S. De and others, "Griffin: mixing gated linear recurrences with local attention for efficient language
     models", 2024 (arXiv 2402.19427).
@@ -105,17 +108,17 @@ def rg_lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def polar(exponent: Any, angle: Any) -> Pair:
-    """Computes exp(exponent + j angle)."""
+    """Computes exp(exponent + j angle) of real arrays; returns its real and its imaginary part."""
     size = np.exp(exponent)
     return size * np.cos(angle), size * np.sin(angle)
 
 
 def product(a: Pair, b: Pair) -> Pair:
-    """Multiplies two complex arrays."""
+    """Multiplies two complex arrays, each a pair of its real and its imaginary part."""
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
 def real_output(h: Pair, C: Pair, D: Any, u: Any) -> Any:
-    """Computes Re(C h) + D u, or Re(C h) if D is None."""
+    """Computes the output Re(C h) + D u of complex states h and inputs u; Re(C h) if D is None."""
     y = h[0] @ C[0] - h[1] @ C[1]
     return y if D is None else y + D * u

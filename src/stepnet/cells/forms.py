@@ -30,7 +30,7 @@ AXES = {
 
 @dataclass(frozen=True)
 class Form:
-    """The arrays of a cell: each as name:axes, with one letter for each axis after the rows.
+    """The arrays that a cell takes: each as name:axes, with a letter for each axis but that of sequences.
 
     Attributes:
         family: The module of `stepnet.cells` that has the cell.
@@ -72,20 +72,18 @@ FORMS = {
 }
 
 
-def axes_of(text: str) -> dict[str, str]:
-    """Parses a column of `FORMS` to letters by name; "" is the name of an array without one.
+def axes_of(column: str) -> dict[str, str]:
+    """Parses a column of `FORMS` to the letters of axes by array name; "" is the name of a single array.
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
     """
-    return {name: letters for name, _, letters in (word.rpartition(":") for word in text.split())}
+    return {name: letters for name, _, letters in (word.rpartition(":") for word in column.split())}
 
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
-    """Checks the arrays of a cell; returns inputs, parts of the memory and parameters in the order of
-    `FORMS`.
-
-    An optional parameter that is missing is None.
+    """Checks the arrays that a call of a cell passes; returns its inputs, the parts of its memory and its
+    parameters in the order of `FORMS`, for the cell to unpack; None for one left out.
 
     Raises:
         InputError: For an array that is missing, and for one whose axes do not fit the cell or the others.
@@ -98,14 +96,14 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     stepnet.errors.InputError: beta of delta_rule has 3 heads where q has 2: the axes of beta are rows, heads
     """
     form, sizes, values = FORMS[cell], dict[str, tuple[int, str]](), list[Any]()
-    for role, argument, text in (
+    for role, argument, column in (
         ("input", x, form.inputs),
         ("memory", memory, form.memory),
         ("parameter", params, form.parameters),
     ):
-        check_names(cell, role, argument, text)
-        for name, letters in axes_of(text).items():
-            value = named(cell, role, argument, name, text) if name else argument
+        check_names(cell, role, argument, column)
+        for name, letters in axes_of(column).items():
+            value = named(cell, role, argument, name, column) if name else argument
             if value is not None:
                 axes = letters if role == "parameter" else ROWS + letters
                 check_axes(cell, name.removesuffix("?") or f"the {role}", value, axes, sizes)
@@ -113,46 +111,52 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     return values
 
 
-def check_names(cell: str, role: str, value: Any, text: str) -> None:
-    """Raises `InputError` for an array whose name the cell does not have."""
-    names = axes_of(text)
+def check_names(cell: str, role: str, value: Any, column: str) -> None:
+    """Raises `InputError` if a caller's dict has an array whose name the cell does not have.
+
+    role: "input", "memory" or "parameter", for the message. value: the dict. column: that of `FORMS`.
+    """
+    names = axes_of(column)
     if "" in names:
         return
     unknown = set(by_name(value)) - {name.removesuffix("?") for name in names}
     if unknown or (value is not None and not names and not isinstance(value, Mapping)):
-        takes = f"a dict of {listed(text)}" if names else "none"
+        takes = f"a dict of {listed(column)}" if names else "none"
         wrong = shown(min(unknown)) if unknown else kind(value)
         raise InputError(f"{cell} was given {wrong} as {role}: it takes {takes}")
 
 
-def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
-    """Returns an array by name, or None for an optional one; raises `InputError` if it is missing."""
+def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
+    """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
+
+    role: "input", "memory" or "parameter", for the message. value: the caller's dict. column: of `FORMS`.
+    """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
         return values[plain]
     if plain != name and (value is None or isinstance(value, Mapping)):
         return None
-    there = ", ".join(values) or kind(value)
-    raise InputError(f"{cell} has no {role} {plain}: it takes a dict of {listed(text)}, not {there}")
+    present = ", ".join(values) or kind(value)
+    raise InputError(f"{cell} has no {role} {plain}: it takes a dict of {listed(column)}, not {present}")
 
 
 def by_name(argument: Any) -> Mapping[str, Any]:
-    """Returns the entries of a dict, with their names as text; none for any other value."""
+    """Returns a dict's entries with their names as text; an empty mapping for any other value."""
     if not isinstance(argument, Mapping):
         return {}
     values = cast("Mapping[Any, Any]", argument)
     return {str(name): value for name, value in values.items()}
 
 
-def listed(text: str) -> str:
-    """Formats the names of a column of `FORMS`, as in "A, D (optional)"."""
-    return ", ".join(axes_of(text)).replace("?", " (optional)")
+def listed(column: str) -> str:
+    """Formats the array names in a column of `FORMS` for messages, such as "A, D (optional)"."""
+    return ", ".join(axes_of(column)).replace("?", " (optional)")
 
 
 def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:
-    """Raises `InputError` unless an array has the axes of the letters, in the sizes that other arrays have.
+    """Raises `InputError` unless an array has the axes of these letters, in the same sizes as other arrays.
 
-    sizes: the sizes so far, by letter, each with the array that has it; those of this array are added.
+    sizes: the sizes so far, by letter, each with the name of its array; those of this array are added.
     """
     shape = value.shape if isinstance(value, Traced) else array_of(value, f"{name} of {cell}").shape
     words = [AXES[letter] for letter in axes]
@@ -169,7 +173,7 @@ def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tup
 
 
 def memory(cell: str, **sizes: int) -> Any:
-    """Returns the features of a cell's memory, as `RNN` takes them.
+    """Returns the feature shape of a cell's memory, which `RNN` takes as memory=.
 
     Args:
         cell: The name of a cell in `FORMS`.

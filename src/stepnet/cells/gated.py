@@ -44,23 +44,26 @@ __all__ = [
 Parameters = Mapping[str, Any]
 
 
-def part(whole: Any, name: str, what: str) -> Any:
-    """Returns a parameter or memory of a cell by name; raises `InputError` if there is none."""
-    if not isinstance(whole, Mapping) or name not in whole:
+def part(values: Any, name: str, kind: str) -> Any:
+    """Returns the array `name` of a cell's parameters or memory; raises `InputError` if it is missing.
+
+    kind: "parameters" or "memory", for the message.
+    """
+    if not isinstance(values, Mapping) or name not in values:
         raise InputError(
-            f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
+            f"the {kind} of this cell are arrays by name, {name!r} among them, not {shown(values)}"
         )
-    return cast("Parameters", whole)[name]
+    return cast("Parameters", values)[name]
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes x W + b for all gates."""
+    """Computes the inputs' part x W + b of all gates at once; b is optional."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes h R + d for all gates."""
+    """Computes the recurrent part h R + d of all gates at once; d is optional."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -69,32 +72,33 @@ def from_state(h: Any, params: Parameters) -> Any:
 
 
 def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) -> tuple[Any, Any]:
-    """The simple recurrent network: h' = tanh(x W + b + h R + d).
+    """Computes a step of a simple recurrent network, h' = tanh(x W + b + h R + d); returns (h', h').
 
     J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990).
 
-    Memory [rows, hidden], which is also the output.
+    x [rows (sequences), inputs]; h [rows, hidden], which is also the output; params: W, R and optional b, d.
     """
     h = activation(from_input(x, params) + from_state(h, params))
     return h, h
 
 
 def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `simple_rnn` with relu in place of tanh.
+    """Computes a step of a simple recurrent network with relu in place of tanh; returns (output, memory).
 
     Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
-    units", 2015.
+    units", 2015. x [rows (sequences), inputs]; h [rows, hidden]; params: W, R and optional b, d.
     """
     return simple_rnn(x, h, params, relu)
 
 
 def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The gated recurrent unit with its reset after the recurrent product, as in cuDNN, PyTorch and Keras.
+    """Computes a step of the gated recurrent unit with its reset after the recurrent product, as in cuDNN,
+    PyTorch and Keras; returns (output, memory).
 
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014, in the first
     version on arXiv (1406.1078v1). The update gate z keeps the old memory: h' = z h + (1 - z) n.
 
-    Gates r z n; memory [rows, hidden], which is also the output.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates r z n.
     """
     x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
     h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
@@ -106,12 +110,13 @@ def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The gated recurrent unit with its reset before the recurrent product, as first published.
+    """Computes a step of the gated recurrent unit with its reset before the recurrent product, as first
+    published; returns (output, memory).
 
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014 (arXiv
     1406.1078v3). n = tanh(x W + b + (r h) R + d): the bias is not reset. z keeps the old memory.
 
-    Gates r z n; memory [rows, hidden], which is also the output.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates r z n.
     """
     hidden = h.shape[-1]
     gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
@@ -123,17 +128,18 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """Selects the recurrent parameters of some of the gates."""
+    """Returns the recurrent parameters R and d of some of the gates, a slice of the last axis."""
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
 def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The minimal gated unit: one gate f resets the memory and lets the candidate n in.
+    """Computes a step of the minimal gated unit, whose one gate f resets the memory and lets the candidate n
+    in; returns (output, memory).
 
     G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
     Automation and Computing 13 (2016). Here f writes, as in the paper: h' = (1 - f) h + f n.
 
-    Gates f n; memory [rows, hidden], which is also the output.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates f n.
     """
     hidden = h.shape[-1]
     gate, candidate = slice(0, hidden), slice(hidden, None)
@@ -145,12 +151,13 @@ def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The long short-term memory with a forget gate, as all frameworks have it.
+    """Computes a step of the long short-term memory with a forget gate, as all frameworks have it; returns
+    (output, memory).
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
 
-    Gates i f g o; memory {"h": [rows, hidden], "c": [rows, hidden]}; the output is h.
+    x [rows (sequences), inputs]; memory h and c [rows, hidden]; the output h; params: W, R, b, d (i f g o).
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -160,9 +167,10 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `lstm` with peepholes: the gates i and f see the old cell c, the gate o sees the new one.
+    """Computes a step of the LSTM with peepholes: the gates i and f read the old cell c, the gate o reads the
+    new one. Returns (output h, memory {"h": ..., "c": ...}).
 
-    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
+    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000. params: W, R, b, d, p.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     p = part(params, "p", "parameters")
@@ -174,12 +182,13 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `lstm` whose hidden state, which is also its output, is projected to fewer features.
+    """Computes a step of the LSTM whose hidden state, which is also its output, is projected to fewer
+    features; returns (output, memory).
 
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
 
-    Memory {"h": [rows, projected], "c": [rows, hidden]}.
+    x [rows (sequences), inputs]; memory {"h": [rows, projected], "c": [rows, hidden]}; params: W, R, b, d, P.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -211,14 +220,14 @@ class Cell:
     further: tuple[str, ...] = ()
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
-        """Returns the features of the memory for `RNN`: 64, or {"h": 64, "c": 64} for more than one."""
+        """Returns the memory= of this cell that `RNN` takes: its features, as 64 or {"h": 64, "c": 64}."""
         hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
 
     def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of each parameter by name."""
+        """Returns the shape of each parameter of this cell, by name, at the given sizes."""
         inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
         projected = projection(projected)
         if projected is not None and "P" not in self.further:
@@ -260,7 +269,7 @@ class Cell:
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
-        """Returns the sizes of parameters: inputs, hidden, and projected or None.
+        """Reads off the sizes of this cell's parameters; returns (inputs, hidden, projected or None).
 
         Raises:
             InputError: For parameters that do not fit the cell or each other.
@@ -294,14 +303,14 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """Returns the shape of a parameter, which is an array, or in a traced model a constant of it."""
+    """Returns the shape of a parameter: an array or, in a traced model, a constant; name: for messages."""
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape
 
 
 def projection(projected: Any) -> int | None:
-    """Checks the size of a projection; None for a cell without one."""
+    """Checks the size of a projection and returns it; None for a cell without one."""
     return None if projected is None else whole(projected, "projected is the size of the projection, or None")
 
 
@@ -318,7 +327,7 @@ CELLS: dict[str, Cell] = {
 
 
 def cell(name: str) -> Cell:
-    """Returns the cell of a name; see `CELLS`.
+    """Looks up a cell in `CELLS` by its name, such as "gru".
 
     Raises:
         InputError: For any other name; the message lists the names.

@@ -12,15 +12,15 @@ __all__ = ["corrected", "read", "written"]
 
 
 def read(state: Any, q: Any) -> Any:
-    """Reads the value at a query or key: the sum over its features, [rows, heads, value]."""
+    """Reads the values that a query or key q addresses: the sum of q times state over the key's features."""
     return np.einsum("rhk,rhkv->rhv", q, state)
 
 
 def written(state: Any, k: Any, v: Any) -> Any:
-    """Returns the memory with a value added at a key."""
+    """Returns the matrix memory `state` with the value v added at the key k: their outer product."""
     return state + k[..., None] * v[..., None, :]
 
 
 def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """Returns the memory after the value at a key has moved by the fraction beta towards `v`."""
+    """Returns the matrix memory `state` after its value at key k has moved by the fraction beta towards v."""
     return written(state, k, beta[..., None] * (v - read(state, k)))

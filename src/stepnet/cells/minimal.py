@@ -11,7 +11,8 @@ __all__ = ["min_gru", "min_lstm"]
 
 
 def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The minimal GRU: h = (1 - z) h + z n, with z = sigmoid of the input z.
+    """Computes a step of the minimal GRU, h = (1 - z) h + z n, with z = sigmoid of the input z, for the
+    sequences (rows) of a batch; returns (output, next memory), both h.
 
     L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
 
@@ -30,7 +31,8 @@ def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The minimal LSTM: h = (f h + i n) / (f + i), with f and i the sigmoids of the inputs f and i.
+    """Computes a step of the minimal LSTM, h = (f h + i n) / (f + i), with f and i the sigmoids of the inputs
+    f and i, for the sequences (rows) of a batch; returns (output, next memory), both h.
 
     L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201). i / (f + i) is computed from the
     logarithms of both, as in its log-space version, so that gates far below zero do not underflow.

@@ -9,12 +9,13 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
-# NumPy's stubs do not know that it maps traced values to traced values.
+# NumPy's stubs do not know that np.where maps traced values to traced values.
 where: Any = np.where
 
 
 def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-4: a mean of all values, weighted by the exponentials of their keys and of a decay per channel.
+    """Computes a step of RWKV-4, a mean of all values weighted by the exponentials of their keys and of a
+    decay per channel, for the sequences (rows) of a batch; returns (output o, next memory).
 
     B. Peng and others, "RWKV: reinventing RNNs for the Transformer era", 2023 (arXiv 2305.13048).
 
@@ -35,22 +36,25 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     (array([[3.66666667]]), {'num': array([[5.5]]), 'den': array([[1.5]]), 'max': array([[0.]])})
     """
     k, v, num, den, most, w, u = arrays("rwkv4", x, memory, params)
-    output = mean(most, u + k, num, den, v)
-    after = mean(most + w, k, num, den, v)
+    output = add_weighted(most, u + k, num, den, v)
+    after = add_weighted(most + w, k, num, den, v)
     return output[0] / output[1], {"num": after[0], "den": after[1], "max": after[2]}
 
 
-def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Adds exp(exponent) v to num, exp(exponent) to den; returns both over exp(max), and the new max."""
-    before = where(den == 0, exponent, before)
-    most = np.maximum(before, exponent)
-    old, new = np.exp(before - most), np.exp(exponent - most)
-    return old * num + new * v, old * den + new, most
+def add_weighted(previous: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Adds exp(exponent) v to num, and exp(exponent) to den: the weighted sum and the weights of a mean. num
+    and den are stored divided by exp(previous), so that nothing overflows; returns both divided by
+    exp(largest), and largest, the larger of both exponents.
+    """
+    previous = where(den == 0, exponent, previous)
+    largest = np.maximum(previous, exponent)
+    old, new = np.exp(previous - largest), np.exp(exponent - largest)
+    return old * num + new * v, old * den + new, largest
 
 
 def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-6: a matrix memory of keys and values with a decay per feature, and a bonus u for the current
-    step.
+    """Computes a step of RWKV-6, a matrix memory of keys and values with a decay per feature and a bonus u
+    for the current step, for the sequences (rows) of a batch; returns (output o, next memory S).
 
     B. Peng and others, "Eagle and Finch: RWKV with matrix-valued states and dynamic recurrence", 2024 (arXiv
     2404.05892).
@@ -72,7 +76,8 @@ def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def rwkv7(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """RWKV-7: a delta rule with separate keys for removal and for writing.
+    """Computes a step of RWKV-7, a delta rule with separate keys for removal and for writing, for the
+    sequences (rows) of a batch; returns (output o, next memory S).
 
     B. Peng and others, "RWKV-7 Goose with expressive dynamic state evolution", 2025 (arXiv 2503.14456), where
     a is the negated normalised removal key, and b this key times the rate of learning.

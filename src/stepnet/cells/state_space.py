@@ -11,7 +11,8 @@ __all__ = ["mamba", "mamba2"]
 
 
 def mamba(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The selective state space of Mamba (S6): each channel has states, with a decay for each.
+    """Computes a step of the selective state space of Mamba (S6), with a decay for each state of each
+    channel, for the sequences (rows) of a batch; returns (output y, next memory h).
 
     A. Gu and T. Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023
     (arXiv 2312.00752).
@@ -35,7 +36,8 @@ def mamba(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mamba2(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The state space of Mamba-2 (SSD): one decay for each head; groups of heads share B and C.
+    """Computes a step of the state space of Mamba-2 (SSD), with one decay for each head, where groups of
+    heads share B and C, for the sequences (rows) of a batch; returns (output y, next memory h).
 
     T. Dao and A. Gu, "Transformers are SSMs", 2024 (arXiv 2405.21060).
 
@@ -60,7 +62,7 @@ def mamba2(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def per_head(shared: Any, heads: int) -> Any:
-    """Repeats an array that groups share, [rows, groups, states], per head: [rows, heads, states]."""
+    """Repeats an array that heads share, [rows, groups, states], for each head: [rows, heads, states]."""
     groups = shared.shape[1]
     if not groups or heads % groups:
         raise InputError(f"mamba2 has {heads} heads, which must be a multiple of its {groups} groups")

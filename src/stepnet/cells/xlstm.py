@@ -16,13 +16,13 @@ __all__ = ["mlstm", "slstm"]
 LARGEST = 80
 """The largest exponent for which float32 holds both the exponential and its inverse."""
 
-# NumPy's stubs do not know that it maps traced values to traced values.
+# NumPy's stubs do not know that np.where maps traced values to traced values.
 where: Any = np.where
 
 
 def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The mLSTM: a matrix memory of keys and values with exponential gates, normalised by the sum of its
-    keys.
+    """Computes a step of the mLSTM, a matrix memory of keys and values with exponential gates, normalised by
+    the sum of its keys, for the sequences (rows) of a batch; returns (output o, next memory).
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 19 to 27.
 
@@ -43,28 +43,31 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
     ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
     """
-    output, over, after = divided(x, memory, params)
-    return output / over[..., None], after
+    output, denominator, after = divided(x, memory, params)
+    return output / denominator[..., None], after
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """Computes a step of the mLSTM before its division: numerator q C, denominator, next memory."""
+    """Computes a step of the mLSTM; returns (numerator q C, denominator, next memory) of its output."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
-    forget, new, most = gates(i, before - softplus(-f))
+    forget, new, largest = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
     norm = forget[..., None] * norm + new[..., None] * k
-    over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-np.clip(most, -LARGEST, LARGEST)))
-    return read(cell, q), over, {"C": cell, "n": norm, "m": most}
+    denominator = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-np.clip(largest, -LARGEST, LARGEST)))
+    return read(cell, q), denominator, {"C": cell, "n": norm, "m": largest}
 
 
-def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
-    """Computes exp(kept) and exp(i), both divided by exp(m), and m, the larger of the two exponents."""
-    most = np.maximum(kept, i)
-    return np.exp(kept - most), np.exp(i - most), most
+def gates(i: Any, forget: Any) -> tuple[Any, Any, Any]:
+    """Computes a forget factor exp(forget) and an input factor exp(i), both divided by exp(m) against
+    overflow, where m is the larger exponent; returns (forget factor, input factor, m).
+    """
+    largest = np.maximum(forget, i)
+    return np.exp(forget - largest), np.exp(i - largest), largest
 
 
 def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The sLSTM with heads: an LSTM with exponential gates and a normaliser, recurrent within each head.
+    """Computes a step of the sLSTM, an LSTM with exponential gates and a normaliser that is recurrent within
+    each head, for the sequences (rows) of a batch; returns (output h, next memory).
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 8 to 18.
 

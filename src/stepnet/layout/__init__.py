@@ -27,4 +27,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
+    """Returns the public names of the module."""
     return sorted(__all__)

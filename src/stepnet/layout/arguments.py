@@ -15,20 +15,19 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def as_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays and tensors by name, as NumPy arrays."""
+    """Converts arrays and tensors by name to NumPy arrays; raises `LayoutError` unless all are floats."""
     named = mapping(arrays, "weights are arrays by name, as a state dict has them")
     return {name: as_array(name, value) for name, value in named.items()}
 
 
 def as_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Semantics by field; empty for None."""
+    """Returns a copy of the user's semantics by field; an empty dict for None."""
     return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
 
 
 def as_array(name: str, value: Any) -> Array:
-    """An array or tensor as a NumPy array in native byte order, copied only if necessary.
-
-    Raises `LayoutError` for dtypes that are not in `FLOATS`.
+    """Converts an array or tensor to a NumPy array in native byte order, copied only if necessary. Raises
+    `LayoutError`, with the array's name, for dtypes that are not in `FLOATS`.
     """
     if is_tensor(value):
         value = value.detach().cpu()
@@ -44,7 +43,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
-    """The dtype of all arrays; raises `LayoutError` if there are several, or no arrays."""
+    """Returns the common dtype of all arrays; raises `LayoutError` if there are several, or no arrays."""
     dtypes = {array.dtype: name for name, array in arrays.items()}
     if len(dtypes) > 1:
         dtype_of_each = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
@@ -55,7 +54,7 @@ def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
 
 
 def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
-    """Sizes by name."""
+    """Converts the user's sizes to a mapping by name; an empty one for None."""
     if sizes is None:
         return {}
     return vars(sizes) if isinstance(sizes, Sizes) else mapping(sizes, "sizes are whole numbers by name")

@@ -1,7 +1,7 @@
 """Conversion of trained weights from one framework to another, with a report.
 
 A conversion compares the functions of both layouts, finds the moves from one to the other (moves.py), and
-performs them: each block goes directly from its place in the source to its place in the target, in pieces
+performs them: each block is copied directly from its position in the source to that in the target, in pieces
 that fit the cache. Nothing else is held in memory.
 """
 
@@ -27,7 +27,7 @@ from stepnet.layout.unmet import projections, unmet
 
 
 class RangeError(ConversionError):
-    """Numbers would exceed the largest of the target's dtype."""
+    """Raised if numbers would exceed the largest one of the target's dtype."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,12 @@ class Conversion:
     report: Report
 
     def __post_init__(self) -> None:
+        """Raises `InputError` unless the fields have their types."""
         mapping(self.arrays, "a conversion has arrays by name")
         instance(self.report, Report, "the report of a conversion is a Report")
 
     def __repr__(self) -> str:
+        """The names of the arrays, and the layouts of source and target."""
         return f"Conversion({', '.join(self.arrays)}; {self.report.source} -> {self.report.target})"
 
 
@@ -61,7 +63,7 @@ def convert(
     kind: str = "weights",
     dtype: str | None = None,
 ) -> Conversion:
-    """Weights in the layout of another framework, with a report of every step.
+    """Converts weights to the layout of another framework, with a report of every step.
 
     Args:
         arrays: Arrays or tensors by the source framework's own names, all of one floating dtype. A layout
@@ -147,7 +149,7 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """The error for a refused conversion, with each reason once."""
+    """Returns the error for a conversion of weights, or of gradients, that is refused for these reasons."""
     of_kind = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{of_kind}: {why}")
@@ -156,7 +158,10 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 def is_included(
     entry: Entry, target: Record, source_regions: Mapping[ParameterBlock, Region], forget_bias: float
 ) -> bool:
-    """Tells if an array is part of the target: an optional one only if the source has its parameters."""
+    """Tells if the converted weights include an array: an optional one only if the source has its parameters.
+
+    source_regions: the source's blocks. forget_bias: a constant of the source's cell, which needs a bias.
+    """
     if not entry.optional:
         return True
     has = {block.parameter for block in source_regions}

@@ -50,7 +50,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A record, and the arrays at a prefix that are evidence of it.
+    """A layout, and the arrays at a prefix that are evidence of a damaged layer of it.
 
     names: the full names by the record's names, also of an array with a wrong name.
     """
@@ -62,12 +62,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """The spellings of a record that are evidence of a recurrent layer, by their indices.
+    """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (patterns).
 
-    names: those that are evidence among others. long: those of them with more than one letter. alone: those
-    that are evidence by themselves. usual: those of required weights, with more than one letter, that are
-    evidence in a layer that has the name of its cell, as any two required arrays are; of biases too, in a
-    record with a mark.
+    names: those that are evidence among others.
+    long: those of `names` with more than one letter.
+    alone: those that are evidence by themselves.
+    usual: those of required weights, of more than one letter, that are evidence in a layer with the name of
+        its cell, as any two required arrays are; of biases too, in a record with a mark.
     """
 
     names: frozenset[int]
@@ -77,9 +78,9 @@ class LayerEvidence:
 
 
 def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damage, ...]:
-    """The damaged layers among arrays that belong to no layer, in the order of the arrays; `MOST` at most.
+    """Returns at most `MOST` damaged layers among arrays that belong to no layer, in the order of the arrays.
 
-    shapes: their shapes by name. among: the records that the file may have, the most likely first.
+    shapes: the arrays' shapes by name. among: the layouts that the file may have, the most likely first.
 
     >>> from stepnet.layout import record
     >>> arrays = {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 4), "head.weight": (5, 3)}
@@ -103,24 +104,24 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
         names = candidate.names.values()
         if taken.isdisjoint(names):
             taken.update(names)
-            held = tuple(sorted(names, key=order.__getitem__))
-            layers.append(Damage(candidate.prefix, held, candidate.record.name, reason(candidate, shapes)))
+            ordered = tuple(sorted(names, key=order.__getitem__))
+            layers.append(Damage(candidate.prefix, ordered, candidate.record.name, reason(candidate, shapes)))
     return tuple(sorted(layers, key=lambda layer: order[layer.names[0]])[:MOST])
 
 
 def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
-    """Returns why arrays do not fit a record."""
+    """Returns the reason why the arrays of a candidate layer do not fit its layout, for a message."""
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
     for own, name in names.items():
         if name != prefix + own:
             return missing_text(prefix, own, [name[len(prefix) :]])
-    held = set(names.values())
-    others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in held]
+    used = set(names.values())
+    others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in used]
     return misfits(record, prefix, names, shapes, others)[1]
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """The records and prefixes at which arrays are evidence of a layer, by prefix and then by record."""
+    """Yields layouts and prefixes whose arrays show a damaged layer, by prefix and then by layout."""
     named = spelled(shapes, among, marked=True)
     index = named.index
     evidence = [evidence_of(record, index) for record in index.records]
@@ -130,7 +131,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
         present = frozenset(named.by_spelling(entries))
         if present not in convincing:  # many prefixes have the same kinds of names
             users = sorted({user for spelling in present for user in index.spellings[spelling].users})
-            convincing[present] = {user: convinces(index, evidence[user], user, present) for user in users}
+            convincing[present] = {user: has_evidence(index, evidence[user], user, present) for user in users}
         for user, is_evidence in convincing[present].items():
             record, renamed = index.records[user], dict[str, str]()
             if not is_evidence:
@@ -148,15 +149,15 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """The evidence of a record of an index."""
+    """Returns which array names of a layout are evidence of a recurrent layer, as indices of patterns."""
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
-        name, place = literal(template), places[text]
-        letters, held = sum(map(name.count, ascii_letters)), record.parameters(template)
-        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or held & {*"WR"})
+        name, place = fixed_text(template), places[text]
+        letters, parameters = sum(map(name.count, ascii_letters)), record.parameters(template)
+        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or parameters & {*"WR"})
         usual |= {place} if is_usual else set()
-        if name in common() or not held & {*("WRbd" if letters > 1 else "Rd")}:
+        if name in common() or not parameters & {*("WRbd" if letters > 1 else "Rd")}:
             continue
         names.add(place)
         long |= {place} if letters > 1 else set()
@@ -164,17 +165,17 @@ def evidence_of(record: Record, index: Index) -> LayerEvidence:
     return LayerEvidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
 
 
-def literal(template: str) -> str:
-    """The name of an array without its layer and direction.
+def fixed_text(template: str) -> str:
+    """Returns the fixed text of a template of an array's name: without layer, direction and the ? at its end.
 
-    >>> literal("weight_hh_l{L}{D}"), literal("{D}{L}_i2h_weight"), literal("bias?")
+    >>> fixed_text("weight_hh_l{L}{D}"), fixed_text("{D}{L}_i2h_weight"), fixed_text("bias?")
     ('weight_hh_l', '_i2h_weight', 'bias')
     """
     return re.sub(r"\{[LDC]/?\}|\?$", "", template)
 
 
 def is_distinctive(name: str) -> bool:
-    """Tells if a name is evidence by itself: long, of several words, and not that of a layer in a layer.
+    """Tells if a name alone is evidence of a recurrent layer: long, of several words, of no layer in a layer.
 
     >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
     [True, True, False, False, False]
@@ -184,11 +185,11 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """The names of arrays that are spelled almost like distinctive names: by prefix, then by these names."""
+    """Finds arrays whose names are almost distinctive names of layouts, by prefix, then by that name."""
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):
-            own = literal(entry.template)
+            own = fixed_text(entry.template)
             if own not in common() and record.parameters(entry.template) & {*"Rd"} and is_distinctive(own):
                 distinctive[entry.name] = None
     near: dict[str, list[str]] = {}
@@ -204,14 +205,16 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """The names of required arrays in records with a mark, which have one as other layers have such names."""
+    """Returns names of required arrays that layers of other kinds have too: those in records with a mark."""
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 
 
-def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
-    own, needed = index.own[user], index.needed[user]
+def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
+    """Tells if the names at a prefix are evidence of a layer of one layout. `record_index` is the index of
+    the layout, `evidence` its own; `present` has the names, as indices of spellings (name patterns).
+    """
+    own, needed = index.own[record_index], index.needed[record_index]
     return (
         not evidence.alone.isdisjoint(present)
         or (not evidence.names.isdisjoint(present) and 2 * len(own & present) >= len(own))
@@ -221,7 +224,7 @@ def convinces(index: Index, evidence: LayerEvidence, user: int, present: frozens
 
 
 def is_named_after(record: Record, prefix: str) -> bool:
-    """Tells if the name of a layer ends in that of its cell, but for "cell" and a number.
+    """Tells if a layer's name, the end of `prefix`, ends in that of its cell, apart from "cell" and a number.
 
     >>> from stepnet.layout import record
     >>> lstm = record("keras.lstm")
@@ -232,8 +235,8 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
-    """Tells if a weight among arrays has as many axes as in a record, or none of them is a weight. A layer
-    with convolutions may have arrays of the same names.
+    """Tells if any weight among arrays has as many axes as in a layout, or if none of the arrays is a weight.
+    A convolutional layer may have arrays of the same names. `shapes` are by the layout's names.
     """
     fitting: list[bool] = []
     for own, shape in shapes.items():

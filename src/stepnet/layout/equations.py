@@ -1,7 +1,7 @@
 """The function of a `Semantics` as a step, which runs on arrays and, traced, on every engine.
 
-The parameters are {"W": {"r": [inputs, hidden], ...}, "R": ..., "b": ..., "d": ..., "p": ..., "P": ...,
-"q": ...}, with an array per gate; b, d, p, P and q are optional. Equal equations become the same machine code
+The parameters are {"W": {"r": [inputs, hidden], ...}, "R": ..., "b": ..., "d": ..., "p": ..., "P": ..., "q":
+...}, with an array per gate; b, d, p, P and q are optional. Equal equations become the same machine code
 however they are written, so these steps are as fast as the named cells.
 """
 
@@ -36,7 +36,7 @@ ACTIVATIONS: dict[str, Function] = {
 
 
 def step_of(semantics: Semantics) -> Step:
-    """The step `step(x, memory, params) -> (output, memory)` that computes this function.
+    """Returns the step `step(x, memory, params) -> (output, memory)` that computes this function of weights.
 
     The memory is h, or {"h": h, "c": c} for an LSTM. See `Semantics` for the equations.
 
@@ -56,35 +56,36 @@ class Equations:
 
     @property
     def __name__(self) -> str:
+        """The name of the cell, which is shown as the name of the step."""
         return self.semantics.cell
 
     def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-        """The output and the next memory."""
+        """Computes a step of the cell; returns (output, memory). params: arrays by parameter, then gate."""
         return STEPS[self.semantics.cell](self.semantics, x, memory, params)
 
 
 def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """h' = candidate(W x + b + R h + d)."""
+    """Computes a step of a simple recurrence, h' = candidate(W x + b + R h + d); returns (output, memory)."""
     h = activated(semantics, "candidate", from_input(x, params, "n") + from_state(h, params, "n"))
     return h, h
 
 
 def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The gated recurrent unit; see `Semantics`."""
+    """Computes a step of a gated recurrent unit, as `semantics` describes it; returns (output, memory)."""
     r, z = (gate(semantics, x, h, params, name) for name in "rz")
     h = updated(semantics, z, h, candidate(semantics, x, h, r, params))
     return h, h
 
 
 def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The minimal gated unit: one gate that resets and updates."""
+    """Computes a step of a minimal gated unit: one gate resets and updates. Returns (output, memory)."""
     f = gate(semantics, x, h, params, "f")
     h = updated(semantics, f, h, candidate(semantics, x, h, f, params))
     return h, h
 
 
 def lstm(semantics: Semantics, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The long short-term memory; see `Semantics`."""
+    """Computes a step of a long short-term memory, as `semantics` describes it; returns (output, memory)."""
     h, c = memory["h"], memory["c"]
     f = gate(semantics, x, h, params, "f", c)
     i = 1 - f if semantics.coupled else gate(semantics, x, h, params, "i", c)
@@ -110,19 +111,23 @@ STEPS: dict[str, Callable[[Semantics, Any, Any, Parameters], tuple[Any, Any]]] =
 
 
 def from_input(x: Any, params: Parameters, name: str) -> Any:
-    """W x + b of a gate."""
+    """Computes W x + b of a gate, whose letter is `name`; b is optional."""
     product = x @ params["W"][name]
     return product + params["b"][name] if name in params.get("b", ()) else product
 
 
 def from_state(h: Any, params: Parameters, name: str) -> Any:
-    """R h + d of a gate."""
+    """Computes R h + d of a gate, whose letter is `name`; d is optional."""
     product = h @ params["R"][name]
     return product + params["d"][name] if name in params.get("d", ()) else product
 
 
 def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c: Any = None) -> Any:
-    """s(W x + b + R h + d) of a gate, with the forget bias and p c if there are any."""
+    """Computes a gate: s(W x + b + R h + d), plus the forget bias and the peephole p c inside s if there are
+    any.
+
+    name: the gate's letter. c: the cell of an LSTM, which only peepholes read.
+    """
     total = from_input(x, params, name) + from_state(h, params, name)
     if name == "f" and semantics.forget_bias:
         total = total + semantics.forget_bias
@@ -132,7 +137,7 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
 
 
 def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
-    """The candidate of the memory, with the reset gate r before or after the recurrent product."""
+    """Computes the new content of the memory, with the reset gate r before or after the recurrent product."""
     if semantics.reset == "after":
         recurrent = r * from_state(h, params, "n")
     else:
@@ -141,15 +146,15 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """The next memory, from the gate z, the memory h and the candidate n."""
+    """Computes the next memory, a mix of the memory h and the candidate n by the update gate z."""
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """The activation of a gate or candidate, with its input clipped if the semantics have a bound."""
+    """Applies the activation of "gate" or "candidate", as `which` says, to a, clipped if there is a bound."""
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 
 def bounded(a: Any, bound: float) -> Any:
-    """Values clipped to [-bound, bound]; unchanged for a bound of 0."""
+    """Clips values to [-bound, bound]; returns them unchanged for a bound of 0."""
     return np.clip(a, -bound, bound) if bound else a

@@ -17,7 +17,7 @@ GAP = 16  # numbers of padding between the rows of a buffered tile
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """A block of the source, with the axes of the block."""
+    """Returns a block (one parameter of one gate) of the source as a view, with the axes of the block."""
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
@@ -30,63 +30,69 @@ def perform(
     target: Region,
     target_arrays: Mapping[str, Array],
 ) -> float:
-    """Performs a move; returns its largest rounding error, infinity if a number overflowed."""
-    place = target.view(target_arrays[target.array])
+    """Computes one block of the target; returns the largest rounding error, infinite if a number overflowed.
+
+    move: the formula of the block, from blocks of the source.
+    regions, arrays: the positions of the source's blocks, and the source's arrays by name.
+    target, target_arrays: the position of the target's block, and the target's arrays, which are changed.
+    """
+    destination = target.view(target_arrays[target.array])
     if move.kind == "filled":
-        place[...] = number = np.float64(move.constant).astype(place.dtype)
+        destination[...] = number = np.float64(move.constant).astype(destination.dtype)
         return abs(float(number) - move.constant)
     if move.kind == "summed":
         blocks = [(read(regions[block], arrays), sign) for block, sign in move.terms]
-        place[...], rounding = summed(blocks, move.constant, place.dtype)
+        destination[...], rounding = sum_once(blocks, move.constant, destination.dtype)
         return rounding
     block, sign = move.terms[0]
     region = regions[block]
     source = region.view(arrays[region.array])
-    if source.shape == place.shape:
-        return copy(place, source, sign)
-    rows = max(1, TILE * TILE // place.shape[1])
+    if source.shape == destination.shape:
+        return copy(destination, source, sign)
+    rows = max(1, TILE * TILE // destination.shape[1])
     rounding = 0.0
-    for row in range(0, place.shape[0], rows):
-        piece = place[row : row + rows]
-        rounding = max(rounding, copy(piece, reshaped(source, place.shape, row, len(piece)), sign))
+    for row in range(0, destination.shape[0], rows):
+        piece = destination[row : row + rows]
+        rounding = max(rounding, copy(piece, reshaped(source, destination.shape, row, len(piece)), sign))
     return rounding
 
 
-def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """A sum of blocks, rounded once, and the largest rounding error."""
+def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
+    """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error)."""
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
-    terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
+    terms = [term for term in terms if term.any()] or terms[:1]  # no zeros: -0.0 + 0.0 is 0.0
     if constant:
         terms.append(np.full_like(terms[0], constant))
-    total, lost = terms[0], np.zeros_like(terms[0])
+    total, error_sum = terms[0], np.zeros_like(terms[0])
     for term in terms[1:]:
         total, error = two_sum(total, term)
-        lost += error
-    lost[~np.isfinite(lost)] = 0  # beside an infinite total
+        error_sum += error
+    error_sum[~np.isfinite(error_sum)] = 0  # it is inf - inf where the total is infinite
     if len(terms) > 2:
-        total, lost = two_sum(total, lost)
-    rounded = nearest(total, lost, dtype)
-    away = np.abs((rounded.astype(np.float64) - total) - lost)
-    away[np.isinf(total) & np.logical_and.reduce([np.isfinite(term) for term in terms])] = np.inf
-    return rounded, float(np.nanmax(away, initial=0.0))
+        total, error_sum = two_sum(total, error_sum)
+    rounded = round_once(total, error_sum, dtype)
+    rounding = np.abs((rounded.astype(np.float64) - total) - error_sum)
+    rounding[np.isinf(total) & np.logical_and.reduce([np.isfinite(term) for term in terms])] = np.inf
+    return rounded, float(np.nanmax(rounding, initial=0.0))
 
 
-def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
-    """total + lost, rounded to a dtype; `lost` is less than half a unit in the last place of `total`."""
-    near = total.astype(dtype)
+def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
+    """Rounds `total + error` correctly to a dtype; `error`, that of a sum, is below half a unit in the
+    last place of `total`. To round `total` alone could round twice.
+    """
+    rounded = total.astype(dtype)
     if dtype == np.float64:
-        return near
-    exactly = near.astype(np.float64)
-    away = total - exactly
-    beside = np.nextafter(near, np.copysign(np.inf, away).astype(dtype))
-    half = np.abs(beside.astype(np.float64) - exactly) / 2
-    return np.where((np.abs(away) - half) + np.copysign(1, away) * lost > 0, beside, near)
+        return rounded
+    rounded_exact = rounded.astype(np.float64)
+    remainder = total - rounded_exact
+    neighbour = np.nextafter(rounded, np.copysign(np.inf, remainder).astype(dtype))
+    half = np.abs(neighbour.astype(np.float64) - rounded_exact) / 2
+    return np.where((np.abs(remainder) - half) + np.copysign(1, remainder) * error > 0, neighbour, rounded)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """A sum, and its exact rounding error.
-
-    D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    """Adds two arrays; returns (rounded sum, its exact rounding error), to compute sums that are rounded
+    once. D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
     """
     total = a + b
     rest = total - a
@@ -94,7 +100,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
-    """`count` rows, from `start` on, of a matrix in another shape; only these are copied."""
+    """Returns `count` rows, from row `start` on, of a matrix reshaped to `shape`; only these are copied."""
     first, last = start * shape[1], (start + count) * shape[1]
     width = array.shape[1]
     top, bottom = first // width, -(-last // width)
@@ -102,58 +108,57 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
     return numbers.reshape(count, shape[1])
 
 
-def cast_into(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place of another dtype; returns the largest rounding error."""
+def cast_into(destination: Array, block: Array, sign: int) -> float:
+    """Writes `block * sign` to a view of another dtype in the target; returns the largest rounding error."""
     rounding = 0.0
-    rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
-    for row in range(0, len(place), rows):
+    rows = max(1, TILE * TILE // max(1, math.prod(destination.shape[1:])))
+    for row in range(0, len(destination), rows):
         exactly = block[row : row + rows].astype(np.float64) * sign
-        piece = place[row : row + rows]
-        piece[...] = exactly.astype(place.dtype)
+        piece = destination[row : row + rows]
+        piece[...] = exactly.astype(destination.dtype)
         away = np.abs(piece.astype(np.float64) - exactly)
         away[np.isinf(exactly)] = 0
         rounding = max(rounding, float(np.nanmax(away, initial=0.0)))
     return rounding
 
 
-def copy(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place; returns the largest rounding error, 0 for equal dtypes.
-
-    To transpose, tiles are read and written row by row through a buffer. The padding after each row of the
+def copy(destination: Array, block: Array, sign: int) -> float:
+    """Writes `block * sign` to the view `destination` of the target; returns the largest rounding error. To
+    transpose, tiles are read and written row by row through a buffer. The padding after each row of the
     buffer prevents columns from mapping to the same cache set if the width is a power of two.
     """
-    if place.dtype != block.dtype:
-        return cast_into(place, block, sign)
+    if destination.dtype != block.dtype:
+        return cast_into(destination, block, sign)
     change = np.negative if sign < 0 else np.positive
-    if place.ndim < 2 or runs_along(place) == runs_along(block):
-        change(block, out=place)
+    if destination.ndim < 2 or contiguous_axis(destination) == contiguous_axis(block):
+        change(block, out=destination)
         return 0.0
-    if runs_along(place) == 0:
-        place, block = place.T, block.T
-    rows, columns = place.shape
-    buffer = np.empty((TILE, TILE + GAP), place.dtype)
+    if contiguous_axis(destination) == 0:
+        destination, block = destination.T, block.T
+    rows, columns = destination.shape
+    buffer = np.empty((TILE, TILE + GAP), destination.dtype)
     for row in range(0, rows, TILE):
         for column in range(0, columns, TILE):
             piece = slice(row, row + TILE), slice(column, column + TILE)
             turned = block[piece].T
             part = buffer[: turned.shape[0], : turned.shape[1]]
             change(turned, out=part)
-            place[piece] = part.T
+            destination[piece] = part.T
     return 0.0
 
 
-def runs_along(array: Array) -> int:
-    """The axis with the smallest stride."""
+def contiguous_axis(array: Array) -> int:
+    """Returns the axis along which an array is contiguous: that with the smallest stride."""
     return int(np.argmin(np.abs(array.strides)))
 
 
 def address(array: Array) -> int:
-    """The address of the first number of an array."""
+    """Returns the memory address of the first number of an array."""
     return array.__array_interface__["data"][0]
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """The message for a number that overflowed."""
+    """Returns the message for the block of the target at `region` that has a number beyond its dtype."""
     array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)

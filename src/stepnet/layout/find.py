@@ -49,7 +49,7 @@ class Match:
 
     @property
     def layout(self) -> str:
-        """The only layout that fits; raises `LayoutError` if there are several."""
+        """The name of the only layout that fits; raises `LayoutError` if several fit."""
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(
@@ -66,7 +66,7 @@ def find(
     *,
     marked: bool | None = None,
 ) -> tuple[Match, ...]:
-    """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
+    """Finds the recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
     No array belongs to two of them.
 
@@ -93,7 +93,7 @@ def find(
             tuple(group.record.arrays.items()),
             group.record.directions,
             tuple(held),
-        )  # as many records are
+        )  # many records share these, and so their conditions
         if alike not in conditions_of:
             conditions_of[alike] = conditions(group.record, held)
         if not possible(conditions_of[alike], held):
@@ -115,7 +115,7 @@ def find(
 
 
 def check_shapes(shapes: Any) -> None:
-    """Raises `InputError` unless `shapes` are tuples of whole numbers by name."""
+    """Raises `InputError` unless `shapes` maps names of arrays to tuples of whole numbers."""
     for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
         meaning = f"the shape of {name} is a tuple of whole numbers"
         for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
@@ -123,7 +123,9 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Returns why arrays of these shapes do not fit a record; None if they do, even if sizes stay unknown."""
+    """Returns the reason why arrays of these shapes do not fit a record (layout); None if they fit, even if
+    some sizes of the layer stay unknown.
+    """
     try:
         sizes_of(record, shapes)
     except OpenSizesError:
@@ -134,12 +136,12 @@ def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
 
 
 def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
-    """The fitting records of these frameworks; all fitting records if there are none of these."""
+    """Returns the records (layouts) that are of these frameworks; all of `fitting` if none is."""
     return [record for record in fitting if record.name.partition(".")[0] in frameworks] or fitting
 
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
-    """The names of records, without duplicates of the layout of an earlier record."""
+    """Returns the names of records (layouts) that fit a layer, without those equal to an earlier record."""
     kept: list[Record] = []
     for record in fitting:
         if not any(record.same_as(earlier) for earlier in kept):
@@ -148,8 +150,10 @@ def distinct(fitting: list[Record]) -> tuple[str, ...]:
 
 
 def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:
-    """The first of the layouts if, with these semantics, all compute the same function of these arrays; None
-    if they differ, or if the semantics leave something open.
+    """Returns the first of the layouts if all compute the same function of these arrays, so that a layer that
+    fits them all can be read; None if they differ or the values leave something open.
+
+    semantics: the user's values by field of `Semantics`.
 
     >>> known = {"gate_activation": "sigmoid"}  # keras2.gru leaves it open
     >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), known)
@@ -165,8 +169,8 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
 
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
-    """The error for arrays without a recurrent layer: it names the nearest layout, and why it does not
-    fit.
+    """Returns the error for arrays among which no recurrent layer was found. Its message names the layout
+    that comes nearest, and the reason why the arrays do not fit it.
     """
     groups = spelled(shapes, among)
     best: tuple[tuple[int, int], tuple[int, int], str] | None = None
@@ -197,11 +201,10 @@ def misfits(
     shapes: Mapping[str, Shape],
     others: Collection[str] = (),
 ) -> tuple[tuple[int, int], str]:
-    """A measure of how badly arrays fit a record at the best sizes, and a message.
-
-    The measure is for sorting: the number of wrong arrays minus the number of right ones, then minus the
-    number of arrays. The message describes the first wrong arrays. others: the names after the prefix that
-    the record does not have; one of them may be meant for a missing array.
+    """Measures how badly arrays fit a record (layout); returns (measure, message for the user). The measure
+    is for sorting: the number of wrong arrays minus the number of right ones, then minus the number of
+    arrays. The message describes the first wrong arrays. `names` has the full names by the record's names.
+    `others` are names after the prefix that the record lacks; one may be meant for a missing array.
     """
     own_shapes = {short: shapes[name] for short, name in names.items()}
     count = len(own_shapes)
@@ -239,7 +242,9 @@ def misfits(
 
 
 def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes, ...]:
-    """The sizes of arrays of these shapes; for two numbers of inputs if only that number is unknown."""
+    """Solves the sizes of a layer from shapes; if only the number of inputs stays unknown, returns the sizes
+    for 1 and 2 inputs, so that callers can compare the rest. Raises `LayoutError` if no sizes fit.
+    """
     try:
         return (solved(record, shapes),)
     except LayoutError:
@@ -247,7 +252,7 @@ def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes
 
 
 def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | None = None) -> str:
-    """Returns the message for a missing array. others: names after the prefix; one may be meant for it.
+    """Returns the message for a missing array. `others` has names after the prefix; one may be meant for it.
 
     >>> missing_text("rnn.", "weight_hh_l1", ["bias", "weight_h_l1"], (9, 3))
     'rnn.weight_hh_l1 is missing, of shape (9, 3) (rnn.weight_h_l1 is there)'
@@ -258,7 +263,7 @@ def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | No
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """The message for arrays that fit a record and were excluded from the search."""
+    """Returns the message for arrays that fit a record (layout) that the search did not consider."""
     name = re.sub("[./_]$", "", prefix)
     remedy = option("layout of", module=name, layout=record.name)
     return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

@@ -40,7 +40,7 @@ class RunnerWeights:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the framework's layer, by its own names and values."""
+        """The settings of the framework's layer for these weights, by its own names and values."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for field, setting in self.record.settings().items()
@@ -48,7 +48,7 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns why the framework cannot have these settings: one would need two values. None if it can."""
+        """Returns the reason, if a setting of the framework would need two values for the weights."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -58,7 +58,7 @@ class RunnerWeights:
         return None
 
     def front(self, layer: int, direction: int | None = None) -> str:
-        """The prefix of the array names of a layer, or of one of its directions."""
+        """Returns the prefix of the array names of a layer, or of one of its directions, in these weights."""
         way = "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         return f"{layer}/{way}" if self.sizes.layers > 1 else way
 
@@ -93,7 +93,7 @@ class Framework:
     prepare: Callable[[RunnerWeights], Run]
 
     def missing(self) -> str | None:
-        """The reason why it cannot run: a module that is not installed; or None. Imports nothing."""
+        """Returns the reason if a required module is not installed, else None; imports nothing."""
         lacking = [module for module in self.needs() if find_spec(module) is None]
         if not lacking:
             return None
@@ -101,7 +101,10 @@ class Framework:
 
 
 def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
-    """The outputs of the layout's framework for sequences [steps, inputs]; None if no framework runs it."""
+    """Runs weights in the framework of their layout, to compare its outputs with stepnet's. Returns the
+    outputs for sequences [steps, inputs], or the reason why there are none; None if no framework runs the
+    layout.
+    """
     row = next((framework for framework in FRAMEWORKS if weights.record.name in framework.layouts), None)
     if row is None:
         return None
@@ -118,8 +121,10 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
         return Answer(row.name, version, tuple(run(sequence) for sequence in sequences))
 
 
-def side_by_side(weights: RunnerWeights) -> str | None:
-    """Returns why a framework that only concatenates both directions cannot merge them; None if it can."""
+def merge_refusal(weights: RunnerWeights) -> str | None:
+    """Returns the reason why a framework that only concatenates the two directions' outputs cannot run these
+    weights, which merge them otherwise; None if it can.
+    """
     if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
     return f"it concatenates the outputs of both directions, and here merge is {weights.merge!r}"
@@ -131,17 +136,17 @@ TORCH = {"torch.rnn": "RNN", "torch.gru": "GRU", "torch.lstm": "LSTM", "torch.ls
 
 
 def torch_refuses(weights: RunnerWeights) -> str | None:
-    """Returns why torch.nn has no module for these weights; None if it has one."""
+    """Returns the reason why torch.nn has no module for these weights; None if it has one."""
     sizes = weights.sizes
     if weights.reverse:
         return "it has no layer that runs backward alone"
     if sizes.projected is not None and sizes.projected >= sizes.hidden:
         return f"it projects to less than {sizes.hidden} hidden, and here to {sizes.projected}"
-    return side_by_side(weights)
+    return merge_refusal(weights)
 
 
 def torch_run(weights: RunnerWeights) -> Run:
-    """A module of torch.nn in float64."""
+    """Builds a torch.nn module of these weights, in float64; returns a function that runs one sequence."""
     torch: Any = importlib.import_module("torch")
     sizes = weights.sizes
     module = getattr(torch.nn, TORCH[weights.record.name])(
@@ -157,6 +162,7 @@ def torch_run(weights: RunnerWeights) -> Run:
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.arrays.items()})
 
     def run(x: Array) -> Array:
+        """Runs the module on one sequence [steps, inputs]."""
         with torch.inference_mode():
             return module(torch.from_numpy(x))[0].numpy()
 
@@ -175,7 +181,9 @@ MERGES = {"concat": "concat", "sum": "sum", "average": "ave", "product": "mul"}
 
 
 def keras_needs() -> tuple[str, ...]:
-    """Keras and its backend: that of KERAS_BACKEND, else of its file of settings, else TensorFlow."""
+    """Returns the modules that must be installed to run Keras: itself and its backend, which is that of
+    KERAS_BACKEND, else of its file of settings, else TensorFlow.
+    """
     if "keras" in sys.modules:
         return ("keras",)
     backend: Any = os.environ.get("KERAS_BACKEND")
@@ -186,13 +194,14 @@ def keras_needs() -> tuple[str, ...]:
 
 
 def keras_run(weights: RunnerWeights) -> Run:
-    """Layers of Keras, one after another, in the dtype that Keras uses for float64: it computes products in
-    float32 whatever the dtype of a layer.
+    """Builds Keras layers of these weights; returns the function that runs them on one sequence. They have
+    the dtype that Keras uses for float64: it computes products in float32 whatever a layer's dtype.
     """
     keras: Any = importlib.import_module("keras")
     layers = [keras_layer(keras, weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
+        """Runs the layers, one after another, on one sequence [steps, inputs]."""
         for layer in layers:
             x = np.asarray(keras.ops.convert_to_numpy(layer(x[None])))[0]
             # With go_backwards, Keras returns the last step first.
@@ -203,7 +212,7 @@ def keras_run(weights: RunnerWeights) -> Run:
 
 
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
-    """One layer, of one direction or both, with its weights."""
+    """Builds one layer of Keras, of one direction or both, with its weights."""
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
     made = getattr(keras.layers, KERAS[weights.record.name])(
         weights.sizes.hidden,
@@ -231,10 +240,13 @@ OPSET, IR = 14, 8
 
 
 def onnx_run(weights: RunnerWeights) -> Run:
-    """A session for each layer, in float32: onnxruntime has no recurrence in float64 on a CPU."""
+    """Builds a session of onnxruntime for each layer; returns the function that runs them on one sequence.
+    They run in float32: onnxruntime has no recurrence in float64 on a CPU.
+    """
     sessions = [onnx_session(weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
+        """Runs the sessions, one after another, on one sequence [steps, inputs]."""
         x = x[:, None].astype(np.float32)  # [steps, batch, features]
         for session in sessions:
             (outputs,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one
@@ -245,7 +257,7 @@ def onnx_run(weights: RunnerWeights) -> Run:
 
 
 def onnx_session(weights: RunnerWeights, layer: int) -> Any:
-    """A session of a model that is one node."""
+    """Builds an onnxruntime session that runs one layer of these weights: a model of one node."""
     runtime: Any = importlib.import_module("onnxruntime")
     onnx: Any = importlib.import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
@@ -283,5 +295,5 @@ def onnx_session(weights: RunnerWeights, layer: int) -> Any:
 FRAMEWORKS = (
     Framework("torch", tuple(TORCH), lambda: ("torch",), torch_refuses, torch_run),
     Framework("keras", tuple(KERAS), keras_needs, lambda _: None, keras_run),
-    Framework("onnxruntime", ONNX, lambda: ("onnxruntime", "onnx"), side_by_side, onnx_run),
+    Framework("onnxruntime", ONNX, lambda: ("onnxruntime", "onnx"), merge_refusal, onnx_run),
 )

@@ -34,7 +34,7 @@ def layers(
     reverse: bool = False,
     merge: str = "concat",
 ) -> Layer:
-    """The layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
+    """Builds the layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
 
     The weights are copied. A function that is one of stepnet's named cells runs as that cell, any other by
     its equations.
@@ -76,7 +76,7 @@ def layers(
         raise LayoutError("reverse is for layers of one direction")
     rows = [
         [
-            direction(meaning, grid[layer, way], solved, bool(way) or reverse)
+            direction_rnn(meaning, grid[layer, way], solved, bool(way) or reverse)
             for way in range(solved.directions)
         ]
         for layer in range(solved.layers)
@@ -88,23 +88,25 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """The blocks by (layer, direction); matrices are [inputs, hidden], as right factors of products."""
+    """Copies the weights of all layers out of their arrays: by (layer, direction), then by parameter and
+    gate. Matrices are [inputs, hidden], as right factors of products.
+    """
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
         block: ParameterBlock = region.block
         if region.array in arrays:
-            with np.errstate(invalid="ignore"):  # a signaling NaN
+            with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN
                 value = np.array(read(region, arrays).T, dtype, order="C")
             of_direction = grid.setdefault((block.layer, block.direction), {})
             of_direction.setdefault(block.parameter, {})[block.gate] = value
     return grid
 
 
-def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """The recurrence of a direction of a layer."""
-    name = named(semantics, parameters)
+def direction_rnn(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
+    """Builds the recurrence of one direction of a layer; parameters: arrays by parameter, then by gate."""
+    name = named_cell(semantics, parameters)
     if name is not None:
-        return cells.rnn(name, joined(name, parameters), reverse=reverse)
+        return cells.rnn(name, cell_parameters(name, parameters), reverse=reverse)
     params: dict[str, Any] = dict(parameters)
     for parameter in ("P", "q"):
         if parameter in parameters:
@@ -114,8 +116,10 @@ def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: b
     return RNN(step_of(semantics), params, memory=memory, inputs=inputs, reverse=reverse)
 
 
-def named(semantics: Semantics, parameters: Blocks) -> str | None:
-    """The name of stepnet's cell that computes exactly this function of these parameters, or None."""
+def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
+    """Returns the name of stepnet's cell that computes exactly this function of these parameters, which runs
+    faster than equations; None if there is none. `parameters` are by parameter, then by gate.
+    """
     for name, cell in cells.CELLS.items():
         record = registry.record(f"stepnet.{name}")
         further = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
@@ -127,8 +131,8 @@ def named(semantics: Semantics, parameters: Blocks) -> str | None:
     return None
 
 
-def joined(name: str, parameters: Blocks) -> dict[str, Array]:
-    """The parameters of a named cell: gates concatenated, peepholes stacked."""
+def cell_parameters(name: str, parameters: Blocks) -> dict[str, Array]:
+    """Returns the parameters as a named cell takes them: the gates concatenated, peepholes stacked."""
     gates = cells.CELLS[name].gates
     params = {
         parameter: np.concatenate([parameters[parameter][gate] for gate in gates], -1)

@@ -23,7 +23,7 @@ from stepnet.layout.sizes import Sizes
 
 KINDS = ("weights", "gradient", "second_moment")
 BIASES = ("b", "d")
-SENSE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or writes the new
+UPDATE_GATE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or writes the new
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """moved, negated, summed or filled."""
+        """How the move computes its block: "moved", "negated", "summed" or "filled" (with a constant)."""
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -52,6 +52,7 @@ class Move:
         return "moved" if all(sign > 0 for _, sign in self.terms) else "negated"
 
     def __repr__(self) -> str:
+        """The move as an equation, such as "b_z = b_z + d_z"."""
         parts = [f"{'+' if sign > 0 else '-'} {block}" for block, sign in self.terms]
         parts += [f"+ {self.constant:g}"] if self.constant or not parts else []
         return f"{self.target} = {' '.join(parts).removeprefix('+ ')}"
@@ -77,12 +78,12 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """The sum of blocks that the condition is about, as text."""
+        """The sum of blocks that the condition is about, as text for its message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """The required value, as text."""
+        """The value that the condition requires, as text for its message."""
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -113,29 +114,33 @@ def differences(
     target_blocks: Iterable[ParameterBlock],
     kind: str = "weights",
 ) -> Differences:
-    """The moves that make the blocks `target_blocks` from the blocks `source_blocks`, with their conditions.
+    """Finds the moves (formulas of blocks) that convert the blocks of a source to those of a target.
 
-    stated: the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a
-    moment that is linear in it; its "second_moment".
+    stated: the semantics that the user states for the target.
+    kind: "weights"; "gradient" of weights, or a moment that is linear in it; its "second_moment".
     """
     semantics, refusals = target_semantics(source, source_semantics, target, stated, kind)
-    making = Making(
+    planner = MovePlanner(
         source_semantics, semantics, frozenset(source_blocks), frozenset(target_blocks), target, kind
     )
-    moves = tuple(making.move(block) for block in sorted(making.wanted, key=ParameterBlock.order))
+    moves = tuple(planner.move(block) for block in sorted(planner.targets, key=ParameterBlock.order))
     used = {block for move in moves for block, _ in move.terms}
-    demands = tuple(making.demands(used))
-    return Differences(semantics, moves, demands, (*refusals, *making.unknown(moves)))
+    demands = tuple(planner.demands(used))
+    return Differences(semantics, moves, demands, (*refusals, *planner.missing_blocks(moves)))
 
 
-# ---- the function
-# --------------------------------------------------------------------------------------------
+# ---- the function ------------------------------------------------------------------------------------------
 
 
 def target_semantics(
     source: Record, source_semantics: Semantics, target: Record, stated: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
-    """The semantics of the target, and the reasons why the source's function cannot have them."""
+    """Returns the semantics of the target, the source's as far as the target's layout allows, and the reasons
+    why the target cannot express the source's function.
+
+    stated: the fields that the user sets for the target.
+    kind: what is converted: "weights", "gradient" or "second_moment".
+    """
     if source.cell != target.cell:
         return source_semantics, [
             f"the cell of {source.name} is {source.cell}, and that of {target.name} is {target.cell}"
@@ -149,7 +154,7 @@ def target_semantics(
         if name in stated:
             choice = stated[name]
         elif isinstance(choice, Setting):
-            choice = value if choice.allows(value) else nearest(name, choice)
+            choice = value if choice.allows(value) else fallback_value(name, choice)
         values[name] = choice
         if choice != value:
             reason = obstacle(name, value, choice, source_semantics, target, kind)
@@ -165,8 +170,8 @@ def target_semantics(
     return Semantics(target.cell, **values), refusals
 
 
-def nearest(name: str, setting: Setting) -> Any:
-    """A value that the target's setting can have, for messages, if it cannot have the source's value."""
+def fallback_value(name: str, setting: Setting) -> Any:
+    """Returns a value that the target's setting can have if it cannot have the source's, for a message."""
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
     return usual if usual in values else values[0]
@@ -175,7 +180,12 @@ def nearest(name: str, setting: Setting) -> Any:
 def obstacle(
     name: str, value: Any, target_value: Any, source_semantics: Semantics, target: Record, kind: str
 ) -> str:
-    """Returns why a difference of semantics cannot be expressed by signs and biases; "" if it can."""
+    """Returns the reason why a difference in one field of `Semantics` prevents a conversion; "" if signs and
+    biases of the target can express it.
+
+    name, value, target_value: the field, and its values in the source and the target.
+    kind: what is converted: "weights", "gradient" or "second_moment".
+    """
     if name == "update" and source_semantics.gate_activation not in SYMMETRIC:
         activation = source_semantics.gate_activation
         return f"signs invert the sense of z only if s(-a) = 1 - s(a), which fails for {activation}"
@@ -203,44 +213,43 @@ def obstacle(
     return f"the source's {name} is {values}: these are different functions{unless}"
 
 
-# ---- the blocks
-# ----------------------------------------------------------------------------------------------
+# ---- the blocks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Making:
-    """The facts from which moves follow: the semantics of both sides, and the blocks of both.
+class MovePlanner:
+    """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
 
-    held: the blocks of the source. wanted: the blocks of the target. kind: as for `differences`.
+    sources, targets: the blocks of each side. kind: "weights", "gradient" or "second_moment".
     """
 
     source_semantics: Semantics
     semantics: Semantics
-    held: frozenset[ParameterBlock]
-    wanted: frozenset[ParameterBlock]
+    sources: frozenset[ParameterBlock]
+    targets: frozenset[ParameterBlock]
     target: Record
     kind: str
 
     def move(self, block: ParameterBlock) -> Move:
-        """The move that makes a block of the target."""
+        """Returns the move (a formula of blocks of the source) that computes a block of the target."""
         if block.parameter in BIASES:
             return self.bias(block)
         terms, constant = ((block, self.sign(block)),), 0.0
         if block.gate == "i" and self.source_semantics.coupled:
             terms = ((replace(block, gate="f"), -1),)
-        return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
+        return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """-1 if the sense of the block's gate is inverted, else 1; a second moment keeps its sign."""
-        turns = self.source_semantics.update != self.semantics.update and block.gate == SENSE.get(
+        """Returns -1 if the gate of a block is inverted in the target, else 1; 1 in a second moment."""
+        turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
-    def adds(self, block: ParameterBlock) -> bool:
-        """Tells if b and d of the block's gate are only used as their sum."""
+    def biases_add_up(self, block: ParameterBlock) -> bool:
+        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum."""
         return (
-            self.source_semantics.cell not in SENSE
+            self.source_semantics.cell not in UPDATE_GATE
             or block.gate != "n"
             or self.source_semantics.reset == "before"
         )
@@ -250,14 +259,14 @@ class Making:
         """True if one side resets before the recurrent product, and the other after it."""
         return self.source_semantics.reset != self.semantics.reset
 
-    def sides(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Lists b and d of the block's gate, if they are among the given blocks."""
+    def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
+        """Returns the biases b and d of a block's gate, layer and direction, as blocks, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 
     def offset(self, block: ParameterBlock) -> float:
-        """The constant that the source's function adds to f, or to i computed from f, and the target's does
-        not.
+        """Returns the constant that the source's function adds to the sum of the block's gate and the
+        target's does not: a forget bias, of f or of i computed from f.
         """
         if self.source_semantics.cell != "lstm" or self.kind != "weights":
             return 0.0
@@ -268,72 +277,75 @@ class Making:
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
     def bias(self, block: ParameterBlock) -> Move:
-        """The move that makes b or d of a gate."""
+        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate."""
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
-        like = replace(block, gate=gate)
+        origin = replace(block, gate=gate)
         sign = -1 if gate != block.gate else self.sign(block)
-        source_sides, target_sides = self.sides(like, self.held), self.sides(block, self.wanted)
-        if not self.adds(block):
-            return Move(block, ((block, sign),) if block in self.held else ())
+        source_sides, target_sides = self.biases_of(origin, self.sources), self.biases_of(block, self.targets)
+        if not self.biases_add_up(block):
+            return Move(block, ((block, sign),) if block in self.sources else ())
         if block.gate == "n" and self.resets_differ:  # the target's reset bias is not part of a sum
             return Move(block, tuple((side, sign) for side in source_sides) if block.parameter == "b" else ())
         offset = sign * self.offset(block)
         if len(target_sides) == 1:
             summed = source_sides[:1] if self.kind != "weights" else source_sides
             return Move(block, tuple((side, sign) for side in summed), offset)
-        lone = block.parameter == self.target.lone_bias
+        is_lone = block.parameter == self.target.lone_bias
         if len(source_sides) == 2:
-            return Move(block, ((like, sign),), 0.0 if lone else offset)
+            return Move(block, ((origin, sign),), 0.0 if is_lone else offset)
         if self.kind != "weights":  # each bias adds to the same sum, so each has its gradient
             return Move(block, tuple((side, sign) for side in source_sides))
         return Move(
-            block, tuple((side, sign) for side in source_sides) if lone else (), 0.0 if lone else offset
+            block, tuple((side, sign) for side in source_sides) if is_lone else (), 0.0 if is_lone else offset
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
-        """The conditions on blocks that have no place in the target, or another meaning there."""
+        """Yields conditions on blocks (gates' parameters) with no place or another meaning in the target.
+
+        used: the blocks of the source from which the target is computed.
+        """
         if self.resets_differ:
-            yield from self.of_reset()
-        for block in sorted(self.held - used, key=ParameterBlock.order):
-            other = next((side for side in self.sides(block, self.held) if side in used), None)
+            yield from self.reset_demands()
+        for block in sorted(self.sources - used, key=ParameterBlock.order):
+            other = next((side for side in self.biases_of(block, self.sources) if side in used), None)
             if block.gate == "i" and self.semantics.coupled:
-                yield from self.of_coupling(block)
+                yield from self.coupling_demands(block)
             elif block.parameter == "P" and self.kind == "weights":
                 yield Demand(block, "the identity", "the target has no projection")
-            elif self.kind != "weights" and block.parameter in BIASES and other and self.adds(block):
+            elif self.kind != "weights" and block.parameter in BIASES and other and self.biases_add_up(block):
                 yield Demand(
                     block, "equal", "both biases add to one sum, so their gradients are equal", other
                 )
-            elif self.kind == "weights" and block.parameter in BIASES and self.adds(block):
-                yield from self.of_bias(block)
+            elif self.kind == "weights" and block.parameter in BIASES and self.biases_add_up(block):
+                yield from self.bias_demands(block)
             else:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
-    def of_bias(self, block: ParameterBlock) -> Iterator[Demand]:
-        """The condition on the sum of the biases of a gate, if the target has no bias for that gate."""
-        first, *others = self.sides(block, self.held)
+    def bias_demands(self, block: ParameterBlock) -> Iterator[Demand]:
+        """Yields the condition on the sum of the biases of a gate for which the target has no bias."""
+        first, *others = self.biases_of(block, self.sources)
         reason = "the target has no place for {}"
         if block.gate == "n" and self.resets_differ:
             reason = "the target has no bias of n that it does not reset"
         if block == first:
             yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
 
-    def of_reset(self) -> Iterator[Demand]:
-        """The conditions if one side resets before the recurrent product, and the other after it."""
+    def reset_demands(self) -> Iterator[Demand]:
+        """Yields conditions on weights if one side resets before the recurrent product, the other after."""
         value, target_reset = self.source_semantics.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
         advice = f"a target that resets {value} it asks for no such R_n"
-        for block in sorted(self.held, key=ParameterBlock.order):
+        for block in sorted(self.sources, key=ParameterBlock.order):
             if (block.parameter, block.gate) == ("R", "n"):
                 yield Demand(block, "diagonal", reason, advice=advice)
-            if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.wanted:
+            if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.targets:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
-    def of_coupling(self, block: ParameterBlock) -> Iterator[Demand]:
-        """The conditions on a block of the input gate if the target computes it from the forget gate."""
+    def coupling_demands(self, block: ParameterBlock) -> Iterator[Demand]:
+        """Yields conditions on a block (parameter) of the input gate if the target computes i as 1 - f."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
-        ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
+        ours, theirs = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
         if block.parameter not in BIASES or (
             len(ours) == len(theirs) == 1 and not self.source_semantics.forget_bias
         ):
@@ -341,10 +353,10 @@ class Making:
         elif block == ours[0]:  # only the sum of all biases matters
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
-    def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """The refusals for blocks that one side has, and the other cannot provide or hold."""
-        for block in {replace(block, parameter="b", gate="f") for block in self.held}:
-            here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
+    def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
+        """Yields reasons to refuse a conversion: blocks (gates' parameters) that one side does not have."""
+        for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
+            here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)
             if self.offset(block) and not target_sides and not here:
                 yield f"the target has no bias for f that takes {self.offset(block):+g}"
         if self.kind == "weights":
@@ -357,5 +369,5 @@ class Making:
 
 
 def target_sizes(sizes: Sizes, target: Record) -> Sizes:
-    """The sizes of the target: without a projection if its layout has none."""
+    """Returns the sizes of the converted layer: the source's, without a projection if `target` has none."""
     return sizes if target.projection else replace(sizes, projected=None)

@@ -25,7 +25,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Group:
-    """Names that match a record after a prefix.
+    """Arrays at one prefix whose names match a record (the layout of one kind of layer).
 
     names: the full names, by the names without the prefix.
     """
@@ -37,11 +37,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names of a template after a prefix.
+    """The possible names of one array of a layout, after any prefix.
 
-    pattern: a regular expression for the names.
+    pattern: a regular expression for the names; its group 1 is the prefix.
     tails: the endings of the names.
-    users: the indices of the records that have the template.
+    users: the indices of the records (layouts) that have the array.
     """
 
     pattern: re.Pattern[str]
@@ -49,16 +49,15 @@ class Spelling:
     users: tuple[int, ...]
 
     def match(self, name: str, lettered: str) -> re.Match[str] | None:
-        """The match of a name, whose first group is the prefix; None if it does not match.
-
-        lettered: the name without the digits at its end.
+        """Matches a name; returns a match whose group 1 is the prefix, or None if the name does not match.
+        `lettered`, the name without the digits at its end, is tested first because that is faster.
         """
         return self.pattern.fullmatch(name) if lettered.endswith(self.tails) else None
 
 
 @dataclass(frozen=True)
 class Index:
-    """The spellings of some records; both are referred to by their indices.
+    """The spellings (patterns for array names) of some records (layouts), both referred to by their indices.
 
     own, needed: for each record, its spellings, and those of its required arrays.
     by_word: the spellings, by the last word of a name.
@@ -75,7 +74,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Spelled:
-    """Names, matched with the spellings of an index.
+    """Names of arrays, matched with the spellings (patterns for array names) of an index.
 
     marked: whether layers must match the marks of records.
     behind: the matches, by prefix. A match is one number, to save memory: the index of the name times the
@@ -91,7 +90,9 @@ class Spelled:
     shortest: Mapping[int, Mapping[int, int]]
 
     def complete_groups(self) -> Iterator[Group]:
-        """Each record with each prefix at which it is complete, ordered by record and then by name."""
+        """Yields the arrays of each record (layout) at each prefix where all its required arrays are present,
+        by record and then by name. `find` tests the shapes of these candidates for layers.
+        """
         prefixes: dict[int, list[str]] = {}  # groups are built one at a time, because there may be very many
         for prefix, entries in self.behind.items():
             names_by_spelling = self.by_spelling(entries)
@@ -108,8 +109,8 @@ class Spelled:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """The `most` records that are nearest to being complete: a lower bound of `find.misfits`, the
-        position in the order, and the group of names.
+        """Yields the `most` candidates that come nearest to a complete layer, for a message about a missing
+        layer, as (lower bound of the measure of `find.misfits`, position in the order, arrays).
         """
         for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
             place, group = self.group(record_index, prefix)
@@ -117,9 +118,8 @@ class Spelled:
                 yield least, (record_index, place), group
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """Yields records with at least half of their required arrays at a prefix, each with a lower bound of
-        its misfit, its index, the index of its first name, and the prefix.
-
+        """Yields records (layouts) that have at least half of their required arrays at a prefix, to name the
+        nearest in a message, as (lower bound of the misfit, record index, index of the first name, prefix).
         Of prefixes with the same kind of names, only the first `most` are used.
         """
         marks = {record.mark for record in self.index.records if record.mark}
@@ -141,7 +141,7 @@ class Spelled:
                 )
                 if 2 * len(spellings & needed) < len(
                     needed
-                ):  # most layers have a bias, which alone makes no record near
+                ):  # a bias alone is no sign of a record: most layers have one
                     continue
                 if self.is_meant(record_index, prefix):
                     present, missing = sum(counts[place] for place in spellings), len(needed - spellings)
@@ -149,7 +149,9 @@ class Spelled:
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
-        """The indices of the matched names, by spelling."""
+        """Decodes matches, each name index * number of spellings (name patterns) + spelling index: returns
+        the indices of the matched names by spelling index.
+        """
         places: dict[int, list[int]] = {}
         for entry in entries:
             place, spelling = divmod(entry, len(self.index.spellings))
@@ -157,12 +159,14 @@ class Spelled:
         return places
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
-        """Tells if the name of a layer matches the mark of a record, or marks do not matter."""
+        """Tells if the layer's name, the end of `prefix`, matches the record's mark: a regular expression for
+        layers whose arrays have common names. True if marks do not matter.
+        """
         mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
-        """The names of a record after a prefix, and the index of the first of them."""
+        """Returns the arrays of a record (layout) at a prefix, and the index of the first of their names."""
         spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         matches: list[int] = []
         for entry in self.behind[prefix]:
@@ -175,35 +179,39 @@ class Spelled:
         return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, behind)
 
     def is_shortest(self, place: int, spellings: frozenset[int], length: int) -> bool:
-        """Tells if no spelling of a record matches a name after a shorter prefix: if a record has both,
-        `recurrent_kernel` is not `kernel` with the prefix "recurrent_".
+        """Tells if no spelling (name pattern) of a record matches a name after a prefix shorter than
+        `length`: `recurrent_kernel` is not `kernel` with the prefix "recurrent_" if the record has both.
+        `place` is the index of the name, `spellings` are the indices of the record's spellings.
         """
         lengths = self.shortest[place]
         return all(lengths[spelling] >= length for spelling in spellings & lengths.keys())
 
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
-    """Names matched with the spellings of records; among and marked: as for `find`."""
-    of_records = of_all() if among is None else index(tuple(among))
+    """Matches the names of arrays with those of records (layouts), to find layers by their names. `among` has
+    the records, None for all; `marked` says whether a layer's own name must match its record's mark, by
+    default only if `among` is None.
+    """
+    lookup = full_index() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
     alike: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
-    count = len(of_records.spellings)
+    count = len(lookup.spellings)
     listed = list(names)
-    for at, name in enumerate(listed):
+    for position, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
-        for place in of_records.by_word.get(last_word(lettered), ()):
-            if match := of_records.spellings[place].match(name, lettered):
-                behind.setdefault(match[1], []).append(at * count + place)
+        for place in lookup.by_word.get(last_word(lettered), ()):
+            if match := lookup.spellings[place].match(name, lettered):
+                behind.setdefault(match[1], []).append(position * count + place)
                 lengths[place] = match.end(1)
         if len(set(lengths.values())) > 1:
-            shortest[at] = alike.setdefault(tuple(lengths.items()), lengths)
-    return Spelled(of_records, among is None if marked is None else marked, listed, behind, shortest)
+            shortest[position] = alike.setdefault(tuple(lengths.items()), lengths)
+    return Spelled(lookup, among is None if marked is None else marked, listed, behind, shortest)
 
 
 def last_word(name: str) -> str:
-    """The letters at the end of a name.
+    """Returns the letters at the end of a name, as a key to look up the layouts that may have such an array.
 
     >>> last_word("encoder.weight_ih_l"), last_word("dense_1/kernel")
     ('l', 'kernel')
@@ -212,7 +220,7 @@ def last_word(name: str) -> str:
 
 
 def last_part(prefix: str) -> str:
-    """The name of the innermost layer in a prefix.
+    """Returns the name of the innermost layer in a prefix, in lower case, to compare it with cells and marks.
 
     >>> last_part("encoder/basic_lstm_cell/")
     'basic_lstm_cell'
@@ -221,15 +229,17 @@ def last_part(prefix: str) -> str:
 
 
 @cache
-def of_all() -> Index:
-    """The index of all records."""
+def full_index() -> Index:
+    """Returns the index of the array names of all known layouts; it is built once."""
     return index(tuple(records().values()))
 
 
-def index(of: tuple[Record, ...]) -> Index:
-    """The index of records."""
-    patterns = [record.behind_prefix for record in of]
-    tails = {text: record.tails(template) for record in of for template, text in record.behind_prefix.items()}
+def index(layouts: tuple[Record, ...]) -> Index:
+    """Builds the index that finds which of these records (layouts) have an array of a given name."""
+    patterns = [record.behind_prefix for record in layouts]
+    tails = {
+        text: record.tails(template) for record in layouts for template, text in record.behind_prefix.items()
+    }
     places = {text: place for place, text in enumerate(tails)}
     needed = [
         [places[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
@@ -237,7 +247,7 @@ def index(of: tuple[Record, ...]) -> Index:
     spellings_of = [frozenset(places[text] for text in texts.values()) for texts in patterns]
     users = inverse(enumerate(spellings_of))
     return Index(
-        of,
+        layouts,
         tuple(Spelling(re.compile(text), tails[text], users[place]) for text, place in places.items()),
         tuple(spellings_of),
         tuple(map(frozenset, needed)),
@@ -247,7 +257,7 @@ def index(of: tuple[Record, ...]) -> Index:
 
 
 def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[int, ...]]:
-    """The indices at which each value is, from the values at each index.
+    """Inverts a mapping from indices to values, for look-ups: returns the indices at which each value occurs.
 
     >>> inverse([(0, "ab"), (1, "b")])
     {'a': (0,), 'b': (0, 1)}

@@ -1,4 +1,4 @@
-"""The notation for the place of each number in a layout, and its parser.
+"""The notation for the position of each number in a layout, and its parser.
 
 An array is written as the parameter it holds, indexed by its axes in order, as in einops. An axis may be
 composed of several, and the gate axis `g` has labels: the gates, in order.
@@ -49,6 +49,7 @@ class ElementaryAxis:
     labels: str = ""
 
     def __str__(self) -> str:
+        """The axis in the notation, such as "h" or "g:rzn"."""
         return f"{self.name}:{self.labels}" if self.labels else self.name
 
 
@@ -69,11 +70,12 @@ class Term:
 
     @property
     def gates(self) -> str:
-        """The gates it holds, in order; empty for a parameter without gates."""
+        """The gates of this parameter, one letter each, in stored order; "" for one without gates."""
         labels = "".join(atom.labels for axis in self.axes for atom in axis)
         return labels or self.gate
 
     def __str__(self) -> str:
+        """The term in the notation, such as "W[(g:rzn h) x]"."""
         name = f"{self.parameter}_{self.gate}" if self.gate else self.parameter
         raw = f" ~ {' '.join(self.raw)}" if self.raw else ""
         return f"{name}[{axes_text(self.axes)}{raw}]"
@@ -87,6 +89,7 @@ class Concatenation:
     axis: int = 0
 
     def __str__(self) -> str:
+        """The terms in the notation, separated by the sign of their axis, such as "W[x h] / R[k h]"."""
         sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
         return f" {sign} ".join(map(str, self.terms))
 
@@ -99,6 +102,7 @@ class Loop:
     parts: tuple["Concatenation | Loop", ...]
 
     def __str__(self) -> str:
+        """The loop in the notation, such as "{L D: W[h x]; R[h k]}"."""
         return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.parts))}}}"
 
 
@@ -110,6 +114,7 @@ class Flat:
     shape: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
+        """The buffers in the notation, separated by semicolons, with the declared shape."""
         return "; ".join(map(str, self.parts)) + (f" : {axes_text(self.shape)}" if self.shape else "")
 
 
@@ -117,13 +122,13 @@ Pattern = Concatenation | Flat
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:
-    """Axes in the notation."""
+    """Writes axes in the notation, such as "(g:rzn h) x", for the texts of patterns and messages."""
     texts = [" ".join(map(str, axis)) for axis in axes]
     return " ".join(text if len(axis) == 1 else f"({text})" for text, axis in zip(texts, axes, strict=True))
 
 
 def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
-    """Every term of a pattern, in order.
+    """Returns every term (a parameter with its axes) of a parsed notation, in the order of the text.
 
     >>> [term.parameter for term in terms(parse("{L: W[h x]; R[h k]}; {L: b[h]}"))]
     ['W', 'R', 'b']
@@ -134,7 +139,7 @@ def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
 
 
 def parse(text: str) -> Pattern:
-    """The pattern of a text in the notation; `str` of it is an equivalent text.
+    """Parses the notation of an array, such as "W[(g:rzn h) x]"; `str` of the result is an equivalent text.
 
     Raises `LayoutError` with the place of the error.
 
@@ -150,14 +155,18 @@ def parse(text: str) -> Pattern:
 
 
 class Parser:
-    """A recursive-descent parser with one token of lookahead."""
+    """A recursive-descent parser, with one token of lookahead, for the notation of one array.
+
+    text: the notation. place: the index in `text` of the next character to read.
+    """
 
     def __init__(self, text: str) -> None:
+        """Starts to parse the notation of an array at its first character."""
         self.text = text
         self.place = 0
 
     def pattern(self) -> Pattern:
-        """The whole text."""
+        """Parses the whole text of an array's notation; raises `LayoutError` if anything is left after it."""
         parts = self.parts()
         shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
@@ -170,14 +179,14 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Stacks and loops, separated by ;."""
+        """Parses buffers that lie end to end: loops and concatenated terms, separated by semicolons."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())
         return tuple(parts)
 
     def part(self) -> Concatenation | Loop:
-        """A loop in braces, or a stack."""
+        """Parses a loop in braces, such as "{L D: ...}", or a concatenation of terms."""
         if not self.accept("{"):
             return self.stack()
         over = ""
@@ -191,7 +200,7 @@ class Parser:
         return Loop(over, parts)
 
     def stack(self) -> Concatenation:
-        """Terms, all separated by the same sign."""
+        """Parses terms that are concatenated along one axis: all are separated by the same sign, / or |."""
         stacked = [self.term()]
         axes: set[int] = set()
         while self.ahead() in ("/", "|"):
@@ -208,7 +217,7 @@ class Parser:
         return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
-        """A parameter with its axes in brackets."""
+        """Parses a parameter with its axes in brackets, such as "W[(g:rzn h) x]" or "d_n[h]"."""
         parameter, _, gate = self.token().partition("_")
         if parameter not in PARAMETERS:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
@@ -226,7 +235,7 @@ class Parser:
         return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
-        """Axes up to one of the characters in `until`, or to the end."""
+        """Parses axes up to one of the characters in `until`, which it does not consume, or to the end."""
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.accept("("):
@@ -239,7 +248,7 @@ class Parser:
         return tuple(axes)
 
     def atom(self) -> ElementaryAxis:
-        """A letter or a number; for g also the labels."""
+        """Parses an elementary axis: a letter or a number; after the letter g also the gates' labels."""
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
@@ -253,7 +262,7 @@ class Parser:
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
-        """The next token, which is not consumed; "" at the end."""
+        """Returns the next token of the notation's text without consuming it; "" at the end."""
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:
@@ -262,7 +271,7 @@ class Parser:
         return match[1] if match else ""
 
     def token(self) -> str:
-        """Consumes the next token and returns it."""
+        """Consumes the next token of the notation's text and returns it; raises `LayoutError` at the end."""
         token = self.ahead()
         if not token:
             self.wrong("the text ends too early")
@@ -272,14 +281,14 @@ class Parser:
         return token
 
     def accept(self, sign: str) -> bool:
-        """Consumes the next token if it is `sign`; returns whether it was."""
+        """Consumes the next token of the text if it is `sign`; returns True if it was."""
         return self.ahead() == sign and bool(self.token())
 
     def expect(self, sign: str) -> None:
-        """Consumes the token `sign`; raises `LayoutError` for any other."""
+        """Consumes the token `sign`; raises `LayoutError` if the next token is another."""
         if not self.accept(sign):
             self.wrong(f"{sign} is expected")
 
     def wrong(self, what: str) -> NoReturn:
-        """Raises `LayoutError` with the place."""
+        """Raises `LayoutError` with the message `what`, the text and the position in it."""
         raise LayoutError(f"{self.text}: {what} (at character {self.place})")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Option:
     """An option of the command line, its value, and the equivalent argument of a Python function.
 
-    value, argument: templates.
+    value, argument: templates with fields in braces.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Option:
     argument: str
 
     def text(self, **about: str) -> str:
-        """The option as text in a message; about: the fields of the templates."""
+        """Returns the option and its Python argument, for a message; about: fields of their templates."""
         value, argument = self.value.format(**about), self.argument.format(**about)
         return f"{self.name}{value and f' {value}'} (Python: {argument})"
 
@@ -55,7 +55,9 @@ OPTIONS = {
 
 
 def option(question: str, **about: str) -> str:
-    """The text, for a message, that asks for an option; about: the fields of the option's templates.
+    """Returns the text that a message uses to ask the user for an option.
+
+    question: the option, a key of `OPTIONS`. about: the fields of the option's templates, such as module.
 
     >>> option("layout of", module="encoder", layout="torch.gru")
     "--from encoder=torch.gru (Python: layouts={'encoder': 'torch.gru'})"

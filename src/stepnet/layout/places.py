@@ -1,4 +1,4 @@
-"""The place of each block: the regions of a record's arrays.
+"""The position of each block: the regions of a record's arrays.
 
 A block is one parameter of one gate, layer and direction: W_z of layer 0, forward, [hidden, inputs]. Its
 region has a start index along each axis of the array and, for each axis of the block, an axis of the array
@@ -21,12 +21,15 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
-KEPT = 8  # cached results: a conversion needs two, and the conversions of an optimiser's moments the same
+KEPT = 8  # cached results: a conversion and those of an optimiser's moments need the same two
 
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """One parameter of one gate, layer and direction."""
+    """One parameter of one gate, layer and direction: the unit of conversions of weights.
+
+    parameter: its letter in the notation of layouts, as W or b. gate: its letter; "" if it has no gates.
+    """
 
     parameter: str
     gate: str = ""
@@ -34,23 +37,24 @@ class ParameterBlock:
     direction: int = 0
 
     def __str__(self) -> str:
+        """The block's name in messages, such as "W_z of layer 1, backward"."""
         name = f"{self.parameter}_{self.gate}" if self.gate else self.parameter
         where = f" of layer {self.layer}" if self.layer else ""
         return f"{name}{where}{', backward' if self.direction else ''}"
 
     def order(self) -> tuple[int, int, int, int]:
-        """A key for sorting: by parameter, layer, direction and gate."""
+        """Returns a key to sort blocks (gates' parameters) by: parameter, layer, direction, gate."""
         parameter = list(PARAMETERS).index(self.parameter)
         return parameter, self.layer, self.direction, GATE_ORDER.find(self.gate)
 
     def shape(self, sizes: Sizes) -> Shape:
-        """Its shape: [hidden, inputs] for W, and so on."""
+        """Returns the shape of the block in layers of these sizes, such as (hidden, inputs) for W."""
         return tuple(sizes.of(letter, self.layer) for letter in PARAMETERS[self.parameter])
 
 
 @dataclass(frozen=True)
 class Region:
-    """The place of a block in an array.
+    """The position of a block (one parameter of one gate) in an array of weights.
 
     array: the name of the array.
     shape: the shape of the block or, if `raw`, of the region.
@@ -69,7 +73,9 @@ class Region:
     raw: bool = False
 
     def view(self, array: Array) -> Array:
-        """The block as a view of an array; if `raw`, the region."""
+        """Returns a view of the region's numbers in `array`; raises `LayoutError` if the array is too small.
+        The view has the shape of the block, or of its buffer if the region is `raw`.
+        """
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)
         ends = list(self.start)
@@ -84,12 +90,12 @@ class Region:
 
 @lru_cache(KEPT)
 def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
-    """The place of every block of a record."""
+    """Returns the position of every block (one parameter of one gate) in the arrays of a layout."""
     return tuple(region for entry in record.entries(sizes) for region in entry_regions(entry, sizes))
 
 
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
-    """The place of every block of an array."""
+    """Yields the position of every block (one parameter of one gate) in one array of a layout."""
     pattern = entry.pattern
     if isinstance(pattern, Concatenation):
         yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
@@ -112,7 +118,11 @@ def buffers(
     direction: int | None,
     base: int = 0,
 ) -> Iterator[tuple[Concatenation, int | None, int | None, int]]:
-    """Every buffer of a vector, with its layer, direction and start."""
+    """Yields (concatenated terms, layer, direction, start index) for every buffer of a vector of weights.
+
+    parts: the parsed notation of the vector. layer, direction: those of buffers outside loops over them.
+    base: the index at which the first buffer starts.
+    """
     for part in parts:
         if isinstance(part, Concatenation):
             yield part, layer, direction, base
@@ -128,7 +138,10 @@ def buffers(
 def stack_regions(
     name: str, stack: Concatenation, sizes: Sizes, layer: int | None, direction: int | None
 ) -> Iterator[Region]:
-    """The place of every block of concatenated terms."""
+    """Yields the position of every block (one parameter of one gate) in concatenated terms of an array.
+
+    name: the array's name. layer, direction: those of the array; None if the terms have axes for them.
+    """
     offset = 0
     for term in stack.terms:
         shape = term_shape(term, sizes, layer or 0)
@@ -141,7 +154,11 @@ def stack_regions(
 def term_regions(
     name: str, term: Term, sizes: Sizes, layer: int | None, direction: int | None, corner: tuple[int, ...]
 ) -> Iterator[Region]:
-    """The place of every block of a term that begins at a corner of its array."""
+    """Yields the position of every block (one parameter of one gate) in a term (a parameter of some gates).
+
+    name: the array's name. layer, direction: those of the array; None if the term has axes for them.
+    corner: the index at which the term begins in the array.
+    """
     where: dict[str, tuple[int, int]] = {}
     for place, axis in enumerate(term.axes):
         step = 1
@@ -167,9 +184,8 @@ def term_regions(
 
 
 def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
-    """For every block, its array, and the index there of each of its numbers, in C order.
-
-    It proves a layout: every number of every array must be in exactly one place of one block.
+    """Returns, for every block (one parameter of one gate), its array's name and the index there of each
+    number. It proves a layout: every number of every array must be in exactly one position of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})

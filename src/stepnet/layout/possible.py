@@ -34,14 +34,17 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """The conditions that single axes impose on the shapes of a record's arrays of these names."""
+    """Returns the conditions that single axes impose on the shapes of a layout's arrays, for a quick test.
+
+    names: the names of the arrays that are present; unknown names are left out.
+    """
     places = {name: place for name in names if (place := record.place(name)) is not None}
     sizes = unknowns(record, places.values())
     arrays: list[Array] = []
     for name, (template, layer, _) in places.items():
         pattern = record.patterns[template]
         axes = axes_of(pattern)
-        lengths = [  # the lengths of this shape are the places of the axes
+        lengths = [  # in this shape, each axis has its own index as its length
             (equation.length, *condition(equation.products, sizes, equation.layer))
             for equation in equations(name, pattern, tuple(range(axes)), layer)
         ]
@@ -52,14 +55,18 @@ def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
 
 
 def axes_of(pattern: Pattern) -> int:
-    """The number of axes of an array."""
+    """Returns the number of axes that an array with this notation has, to compare it with a shape."""
     return len(pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes) or 1
 
 
 def condition(
     products: tuple[tuple[ElementaryAxis, ...], ...], sizes: Unknowns, layer: int
 ) -> tuple[int, str]:
-    """A factor of a sum of products, and the letter of the quotient if it is a single size, else ""."""
+    """Returns a condition on the length of an axis: (a factor that divides it, the letter of the quotient).
+
+    products: the products of elementary axes whose sum is the length. The letter is "" unless the quotient is
+    a single size. sizes: those known so far, by letter.
+    """
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)
         for atoms in products
@@ -74,7 +81,7 @@ def condition(
 
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
-    """Tells if shapes meet the conditions. Shapes that do may still not fit the record.
+    """Tells if shapes of arrays, by name, meet quick conditions; those that do may still not fit the layout.
 
     >>> from stepnet.layout import record
     >>> gru = conditions(record("torch.gru"), ["weight_ih_l0", "weight_hh_l0"])

@@ -1,6 +1,6 @@
 """Records: the layout of one kind of layer in one framework, as data.
 
-A record states the place of each number, in the notation, and separately the function that the numbers
+A record states the position of each number, in the notation, and separately the function that the numbers
 parametrise. Names of arrays are templates: {L} is the layer, {D} the direction, spelled as in `directions`,
 and {C} the index of both, layer * directions + direction. If there are several layers or directions, a name
 without these gets them as a prefix: `0/forward/kernel`. A ? at the end marks an optional array.
@@ -46,6 +46,7 @@ class Evidence:
     versions: str = ""
 
     def __str__(self) -> str:
+        """The evidence as one line of text: the source, the versions, and how the layout was verified."""
         validity = f", holds for {self.versions}" if self.versions else ""
         return (
             f"{self.source}{validity}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
@@ -54,9 +55,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Entry:
-    """An array of a record at certain sizes: its name, its pattern, and its layer and direction.
+    """An array of a record (the layout of one kind of layer) at certain sizes.
 
+    name, template: the array's name, and the template in the record from which it is built.
+    pattern: the parsed notation of the array.
     layer, direction: None if the array has numbers of all of them.
+    optional: whether a file may lack the array.
     """
 
     name: str
@@ -68,13 +72,13 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of its parameters. Optional arrays of the same kind are all present, or all missing."""
+        """Parameter kinds in this array, as "bias". A file has all optional arrays of a kind, or none."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
 @dataclass(frozen=True)
 class Record:
-    """The layout of one kind of layer in one framework: where its numbers lie, and what they mean.
+    """The layout of one kind of layer in one framework: the positions of its numbers, and their meaning.
 
     Attributes:
         name: `framework.cell`.
@@ -109,6 +113,7 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Validates the types of a new record's fields, and that each gate of W and R has one position."""
         instance(self.name, str, "a record is called framework.cell")
         for name, text in mapping(self.arrays, f"{self.name}: arrays are texts by name").items():
             instance(text, str, f"{self.name}: {name} is a text in the notation")
@@ -124,11 +129,13 @@ class Record:
                 raise LayoutError(f"{self.name}: {parameter} of gate {missing[0]} is nowhere")
 
     def __hash__(self) -> int:
-        """The hash of its name, because its mappings are not hashable."""
+        """Returns the hash of the record's name, because the mappings of a record are not hashable."""
         return hash(self.name)
 
     def gates_of(self, term: Term) -> str | tuple[str]:
-        """The gates of a term; ("",) for a parameter without gates. Raises `LayoutError` for wrong axes."""
+        """Returns the gates of a term (a parameter with its axes); ("",) if it has none. Raises `LayoutError`
+        if the axes or gates of the term do not suit its parameter and the record's cell.
+        """
         names = [atom.name for axis in term.axes for atom in axis if atom.name != "1"]
         if sorted(set(names) - set("gLD")) != sorted(PARAMETERS[term.parameter]):
             expected = " ".join(PARAMETERS[term.parameter])
@@ -148,23 +155,23 @@ class Record:
 
     @property
     def gates(self) -> str:
-        """The gates that it stores: the gates of the cell, without i if i is 1 - f."""
+        """The letters of the gates that this layout stores: without i if the cell computes i as 1 - f."""
         return (
             GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
         )
 
     @property
     def projection(self) -> bool:
-        """True if it has an array for the projection."""
+        """True if layers of this layout have an array for the projection of their output."""
         return any(term.parameter == "P" for term in self.terms())
 
     @property
     def has_biases(self) -> bool:
-        """True if it has an array for biases of gates."""
+        """True if layers of this layout have an array for the biases of gates."""
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Returns why it cannot store layers of these sizes; None if it can."""
+        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can."""
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
             return f"{self.name} is of {counts[self.ways]}, and here {counts[sizes.directions]} would be"
@@ -178,25 +185,25 @@ class Record:
         return None
 
     def terms(self) -> list[Term]:
-        """All its terms."""
+        """Returns all terms (parameters with their axes) in the notation of the record's arrays."""
         return [term for pattern in self.patterns.values() for term in terms(pattern)]
 
     @property
     def layered(self) -> bool:
-        """True if its names, axes or buffers distinguish layers, so that it can store a stack."""
-        return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
+        """True if names, axes or buffers of the layout distinguish layers, so that it can store a stack."""
+        return any("L" in letters_of(self.patterns[name]) | placeholders_in(name) for name in self.patterns)
 
     @property
     def names_layers(self) -> bool:
-        """True if the names of all its arrays contain the layer."""
-        return all("L" in named(self.full[name]) for name in self.patterns)
+        """True if every array's name contains the number of its layer, so that names tell layers apart."""
+        return all("L" in placeholders_in(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:
-        """The layer of an array by its name; 0 if the name does not contain it."""
+        """Returns the number of the layer of an array, read off its name; 0 if the name contains none."""
         return self.known(name)[1] or 0
 
     def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
-        """The name of the corresponding array of another layer.
+        """Returns the name that the array `name` has in another layer, to address the arrays of a stack.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
         >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
@@ -207,27 +214,27 @@ class Record:
 
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
-        """The parsed notation, by template."""
+        """The parsed notation of each array, by the template of its name."""
         return {name: parse(text) for name, text in self.arrays.items()}
 
     def parameters(self, template: str) -> set[str]:
-        """The parameters that an array holds."""
+        """Returns the letters of the parameters, as "W" or "b", that the array with this template holds."""
         return {term.parameter for term in terms(self.patterns[template])}
 
     # ---- names ---------------------------------------------------------------------------------------------
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """Each template with {L} and {D} in it, as prefixes if it has none."""
+        """By template (a name with fields {L}, {D}), the template completed with both fields as prefixes."""
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """All arrays at these sizes, ordered by layer, direction and template."""
+        """Yields the description of each array of layers of these sizes, by layer, direction and template."""
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():
                     full = self.full[template]
-                    by_layer, by_direction = "L" in named(full), "D" in named(full)
+                    by_layer, by_direction = "L" in placeholders_in(full), "D" in placeholders_in(full)
                     if (layer and not by_layer) or (direction and not by_direction):
                         continue
                     yield Entry(
@@ -239,18 +246,22 @@ class Record:
                         template.endswith("?"),
                     )
 
-    def spelled(self, full: str, layer: int, direction: int, sizes: Sizes) -> str:
-        """The name of one array."""
-        way = self.directions[direction]
+    def spelled(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
+        """Returns the name of one array: the template with the layer and direction filled in. Prefixes
+        are written only if `sizes` has several layers or directions.
+        """
+        direction_text = self.directions[direction]
         if sizes.directions == 1 and self.lone_direction is not None:
-            way = self.lone_direction
-        name = full.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
-        name = name.replace("{D/}", way if sizes.directions > 1 else "")
+            direction_text = self.lone_direction
+        name = template.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
+        name = name.replace("{D/}", direction_text if sizes.directions > 1 else "")
         name = name.replace("{C}", str(len(self.directions) * layer + direction))
-        return name.replace("{L}", str(layer)).replace("{D}", way)
+        return name.replace("{L}", str(layer)).replace("{D}", direction_text)
 
     def place(self, name: str) -> tuple[str, int | None, int | None] | None:
-        """The template, layer and direction of an array by its name; None for an unknown name."""
+        """Parses the name of an array into (template, layer, direction); returns None for an unknown name. A
+        layer or direction that the name does not contain is None.
+        """
         for template, pattern in self.spellings.items():
             match = pattern.fullmatch(name)
             if match:
@@ -263,22 +274,22 @@ class Record:
         return None
 
     def known(self, name: str) -> tuple[str, int | None, int | None]:
-        """As `place`; raises `LayoutError` for an unknown name."""
+        """Parses an array's name into (template, layer, direction); raises `LayoutError` if it is unknown."""
         place = self.place(name)
         if place is None:
             raise LayoutError(f"{self.name} has no array {name!r}")
         return place
 
     @property
-    def spelled_ways(self) -> tuple[str, ...]:
-        """All spellings of {D}."""
+    def direction_spellings(self) -> tuple[str, ...]:
+        """All spellings of the direction, {D}, in names of arrays, to build patterns for these names."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
-        """A pattern for the names of each template."""
+        """By template, a regular expression for an array's names; groups L, C, D are layer and direction."""
         both = "|".join(map(re.escape, self.directions))
-        ways = "|".join(map(re.escape, self.spelled_ways))
+        ways = "|".join(map(re.escape, self.direction_spellings))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{C}": r"(?P<C>\d{1,4})",
@@ -296,20 +307,21 @@ class Record:
         return spellings
 
     def names(self) -> list[str]:
-        """The names of its arrays for one layer and direction; optional ones end in ?."""
+        """Returns the names of arrays of one layer and direction, for messages; optional ones end in ?."""
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
     def behind_prefix(self) -> dict[str, str]:
-        """By template, a pattern for its names after a prefix, which does not end in a letter or digit."""
+        """By template, a regular expression for an array's name after any prefix, to find layers in model
+        files. Its group 1 is the prefix, which does not end in a letter or digit.
+        """
         texts = {
             name: re.sub(r"\?P<[LDC]>", "?:", spelling.pattern) for name, spelling in self.spellings.items()
         }
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Tells if it would read a prefix in front of its names, for one layer and direction, as a layer or
-        direction.
+        """Tells if a prefix before arrays' names, as "rnns.0/", would be misread as a layer or direction.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
@@ -321,41 +333,44 @@ class Record:
         return any(len(match[1]) < len(front) for match in matches)
 
     def tails(self, template: str) -> tuple[str, ...]:
-        """The endings of a template's names, after its layer and direction, without digits.
+        """Returns the endings, without digits, of an array's possible names, as keys for a fast search.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u0": "R[(g:rzn h) k]"})
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.spelled_ways)
+        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.direction_spellings)
         ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Tells if another record describes the same layout and function, whatever the names of settings."""
+        """Tells if another record describes the same layout and function; setting names are not compared."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
-        """The notation of arrays of these names, with the layer and direction of each."""
+        """Returns (notation, layer, direction) of each array of these names, to compare layouts. Unknown
+        names are left out; a layer or direction that a name does not contain is None.
+        """
         places = {name: self.place(name) for name in names}
         return {
             name: (self.arrays[place[0]], *place[1:]) for name, place in places.items() if place is not None
         }
 
     def content(self) -> tuple[Any, ...]:
-        """The arrays and the function that it describes, for comparison."""
+        """Returns a tuple of the arrays and the function that the record describes, to compare records by."""
         fixed = {name: value for name, value in self.semantics.items() if not isinstance(value, Setting)}
         chosen = {name: (value.allowed, value.usual) for name, value in self.settings().items()}
         return self.cell, self.arrays, self.directions, Semantics(self.cell, **fixed), chosen
 
     def settled(self, stated: Mapping[str, Any]) -> Semantics:
-        """The function that its numbers parametrise. See `Semantics.settled`."""
+        """Returns the function that the layout's weights parametrise. `stated` has the user's values by field
+        of `Semantics`. Raises `LayoutError` if a field stays open or cannot be changed.
+        """
         return Semantics.settled(self.name, self.cell, self.semantics, stated)
 
     def translated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The semantics for a framework's settings, by its names and values; other settings are ignored.
-
-        Raises `LayoutError` for a value that the record does not know.
+        """Translates a framework's settings, by its own names and values, to values by field of `Semantics`.
+        Others are ignored. Raises `LayoutError` for a value that the record does not know.
         """
         values: dict[str, Any] = {}
         for name, setting in self.settings().items():
@@ -364,9 +379,8 @@ class Record:
         return values
 
     def assumed(self, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that are assumed to have their usual values, by the framework's names.
-
-        stated: the semantics that are stated, by field of `Semantics`.
+        """Returns the settings that are assumed to be usual, by the framework's names, to report them.
+        `stated` has the user's values by field of `Semantics`; settings with these are not assumed.
         """
         return {
             setting.name: setting.theirs(setting.usual)
@@ -375,29 +389,29 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """The settings that its framework has, by field of `Semantics`."""
+        """Returns the choices that the framework offers its users, by field of `Semantics`."""
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
 def with_place(template: str, pattern: Pattern) -> str:
-    """A template with layer and direction, as prefixes unless it or its notation contains them."""
+    """Adds prefixes {L/} and {D/} to the template of a name unless it or its notation contains L and D."""
     name = template.removesuffix("?")
-    letters = letters_of(pattern) | named(name)
+    letters = letters_of(pattern) | placeholders_in(name)
     return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in letters) + name
 
 
 def letters_in(term: Term) -> set[str]:
-    """The letters of a term's axes."""
+    """Returns the letters of the axes of a term (a parameter with its axes), such as {"g", "h", "x"}."""
     return {atom.name for axis in term.axes for atom in axis}
 
 
-def named(name: str) -> set[str]:
-    """The letters L and D that a template contains."""
+def placeholders_in(name: str) -> set[str]:
+    """Returns which of the letters L (layer) and D (direction) the template of a name contains."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 
 def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
-    """The letters L and D over which buffers repeat."""
+    """Returns the letters L (layer) and D (direction) over which buffers of a pattern repeat."""
     if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()
@@ -405,5 +419,5 @@ def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
 
 
 def letters_of(pattern: Pattern) -> set[str]:
-    """The letters of a pattern's axes and loops."""
+    """Returns the letters of all axes and loops of a pattern (the parsed notation of an array)."""
     return loops(pattern).union(*(letters_in(term) for term in terms(pattern)))

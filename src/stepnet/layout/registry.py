@@ -39,7 +39,7 @@ FILES = [
 
 @cache
 def records() -> dict[str, Record]:
-    """Every record by its name, in the order of the files and of each file.
+    """Returns all known layouts as records by name, in the order of `FILES` and of each file.
 
     >>> [name for name in records() if name.startswith("mlx.")]
     ['mlx.rnn', 'mlx.gru', 'mlx.lstm']
@@ -55,7 +55,7 @@ def records() -> dict[str, Record]:
 
 
 def record(name: str | Record) -> Record:
-    """The record of a layout.
+    """Looks up the record of a layout by its name.
 
     Args:
         name: The name of a layout such as "torch.gru"; a record is returned as it is.

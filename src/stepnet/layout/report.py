@@ -17,7 +17,7 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """The moves of one kind.
+    """The moves of one kind in a conversion: the blocks of the target that were computed in the same way.
 
     kind: moved, negated, summed or filled.
     moves: the moves, one or more.
@@ -30,12 +30,12 @@ class ConversionStep:
 
     @property
     def exact(self) -> bool:
-        """True if it is bit-exact."""
+        """True if the step of the conversion is bit-exact: it rounded no number."""
         return self.rounding == 0
 
     @property
     def what(self) -> str:
-        """The step in words."""
+        """The step in words, such as "W_rz: moved", for the report of the conversion."""
         blocks = blocks_text(move.target for move in self.moves)
         if self.kind == "moved":
             return f"{blocks}: moved"
@@ -47,6 +47,7 @@ class ConversionStep:
         return f"{blocks}: summed ({', '.join(dict.fromkeys(map(sum_text, self.moves)))})"
 
     def __str__(self) -> str:
+        """The step as a line of the report, with its rounding error."""
         how = "bit-exact" if self.exact else f"rounded once, by {self.rounding:.3g} at most"
         return f"{self.what}: {how}"
 
@@ -68,15 +69,16 @@ class ComputedArray:
 
     @property
     def exact(self) -> bool:
-        """True if its numbers are those of the file."""
+        """True if the array's numbers are numbers of the file: the computation rounded none."""
         return self.rounding is None
 
     @property
     def what(self) -> str:
-        """A description of how it was computed."""
+        """A sentence on how the array was computed from others, for the report of the conversion."""
         return f"{self.name}: {self.how}, of {', '.join(self.of)}"
 
     def __str__(self) -> str:
+        """The computed array as a line of the report, with its rounding error."""
         how = "bit-exact" if self.rounding is None else f"rounded once, by {self.rounding:.3g} at most"
         return f"{self.what}: {how}"
 
@@ -112,32 +114,32 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the target's layout."""
+        """Remarks on the target's layout that the user should know."""
         return self.layout.notes
 
     @property
     def target_sizes(self) -> Sizes:
-        """The sizes of the target: without a projection if its layout has none."""
+        """The sizes of the converted layer: the source's, without a projection if the target has none."""
         return target_sizes(self.sizes, self.layout)
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """The semantics that the target's layout leaves open, as for the argument `semantics`."""
+        """The converted layer's values of the fields that its layout leaves open, to pass as `semantics`."""
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
     def exact(self) -> bool:
-        """True if every step is bit-exact."""
+        """True if every step of the conversion is bit-exact: no number was rounded."""
         return all(part.exact for part in (*self.made, *self.steps))
 
     @property
     def rounding(self) -> float:
-        """The largest rounding error; 0 if nothing was rounded."""
+        """The largest rounding error of the conversion; 0 if no number was rounded."""
         return max((part.rounding or 0.0 for part in (*self.made, *self.steps)), default=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the target framework, by its names, with which it computes the function."""
+        """The target framework's settings, by its names, with which it computes the same function."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
@@ -145,7 +147,7 @@ class Report:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values for machines."""
+        """Returns the report as a dict of plain values, to write as JSON."""
         return {
             "source": self.source,
             "target": self.target,
@@ -165,10 +167,11 @@ class Report:
         }
 
     def __str__(self) -> str:
+        """The whole report as text."""
         return self.text()
 
     def text(self, known: Container[str] = ()) -> str:
-        """The report as text.
+        """Returns the report of the conversion as text, with a line per step, assumption and note.
 
         Args:
             known: Notes to omit, because another report has shown them.
@@ -186,7 +189,7 @@ class Report:
 
 
 def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
-    """The line that says what was assumed, if anything was.
+    """Returns the line of a report on settings that were assumed, by the framework's names; [] for none.
 
     >>> assumed_text({"activation": "tanh"})
     ["assumed as usual: activation='tanh' (--semantics, or semantics=, says otherwise)"]
@@ -197,7 +200,7 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
-    """The steps of moves with their roundings, the most exact kinds first."""
+    """Groups moves (formulas of blocks) by kind into steps of a report; roundings: each move's error."""
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
         ConversionStep(kind, moves, max(roundings[move] for move in moves))
@@ -207,7 +210,7 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
 
 
 def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
-    """Blocks in short: the parameters, each with its gates.
+    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates.
 
     >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
     >>> blocks_text([*blocks, ParameterBlock("P")])
@@ -221,14 +224,14 @@ def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
 
 
 def negation(moves: Iterable[Move]) -> str:
-    """Returns why blocks change their sign."""
+    """Returns the reason, for a report, why the blocks of these moves change their sign."""
     if any(move.target.gate == "i" for move in moves):
         return "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
     return "1 - s(a) = s(-a) inverts the sense of the update gate"
 
 
 def sum_text(move: Move) -> str:
-    """The text of a sum of blocks, without layer and direction."""
+    """Returns the sum of blocks that a move computes as text for a report, without layer and direction."""
     parts = [
         f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"
         for block, sign in move.terms

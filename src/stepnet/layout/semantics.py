@@ -50,15 +50,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gate_activation": ACTIVATIONS,
     "candidate_activation": ACTIVATIONS,
     "output_activation": ACTIVATIONS,
-}  # the others are numbers
+}  # fields that are not listed are numbers
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A choice that a framework offers.
+    """A choice that a framework offers its users for the function of a layer, such as the activation.
 
     name: the framework's name of the setting.
-    values: the framework's values, by stepnet's values; None if it is a number.
+    values: the framework's values, by stepnet's values; None if the setting is a number.
     usual: the usual value, as stepnet's; None if there is none.
 
     >>> Setting("linear_before_reset", {"after": 1, "before": 0}).text("after")
@@ -71,18 +71,15 @@ class Setting:
 
     @property
     def allowed(self) -> frozenset[Any] | None:
-        """The values, as stepnet's, that the setting can have; None if it is a number."""
+        """The values, in stepnet's terms, that the setting can have; None if it is a number."""
         return None if self.values is None else frozenset(self.values)
 
     def allows(self, value: Any) -> bool:
-        """Tells if the framework has this value of stepnet's."""
+        """Tells if the framework can compute with `value`, a value in stepnet's terms, of this setting."""
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
-        """stepnet's value for one of the framework's; raises `LayoutError` for an unknown one.
-
-        name: the record, for the message.
-        """
+        """Translates a framework's value of the setting to stepnet's; `name` is the record's, for errors."""
         if self.values is None:
             return value
         for mine, theirs in self.values.items():
@@ -92,16 +89,16 @@ class Setting:
         raise LayoutError(f"{self.name} of {name} is one of {allowed_values}, not {value!r}")
 
     def theirs(self, value: Any) -> Any:
-        """The framework's value for one of stepnet's."""
+        """Translates a value in stepnet's terms to the framework's value of this setting."""
         return value if self.values is None else self.values[value]
 
     def text(self, value: Any) -> str:
-        """The setting with a value, in the framework's words."""
+        """Writes the setting with a value in the framework's own terms, such as "linear_before_reset=1"."""
         return f"{self.name}={value if self.values is None else self.theirs(value)!r}"
 
 
 def same(*values: str) -> dict[str, str]:
-    """Values that have the same names in a framework and in stepnet.
+    """Maps each value to itself, for a setting whose values a framework and stepnet call by the same names.
 
     >>> same("tanh", "relu")
     {'tanh': 'tanh', 'relu': 'relu'}
@@ -111,7 +108,7 @@ def same(*values: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Semantics:
-    """The function of a cell. Fields that do not apply to the cell have their usual values.
+    """The function of a cell, which weights parametrise. Fields that the cell lacks keep their defaults.
 
     Attributes:
         cell: "rnn", "gru", "lstm" or "mgu".
@@ -144,20 +141,22 @@ class Semantics:
     projection_clip: float = 0.0
 
     def __post_init__(self) -> None:
+        """Raises `LayoutError` for an unknown cell, and for impossible values of fields."""
         check_semantics("semantics", self.cell, self.changed())
 
     def changed(self) -> dict[str, Any]:
-        """The fields whose values are not the usual ones."""
+        """Returns the fields whose values differ from their defaults, by name."""
         usual = {field.name: field.default for field in fields(self)}
         fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """The fields to show: reset and update of a GRU, and all fields whose values are not usual."""
+        """Returns the fields to print: reset and update of a GRU, and all that differ from their defaults."""
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()
 
     def __repr__(self) -> str:
+        """The cell and its unusual fields, such as "Semantics(gru: reset='after', update='write')"."""
         fields_ = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
         return f"Semantics({self.cell}{': ' if fields_ else ''}{fields_})"
 
@@ -165,14 +164,14 @@ class Semantics:
     def settled(
         cls, name: str, cell: str, fixed: Mapping[str, Any], stated: Mapping[str, Any]
     ) -> "Semantics":
-        """The function of a record: its fixed fields, and the stated values of the open fields.
-
-        Raises `LayoutError` for an open field without a value, and for a fixed one with another value.
+        """Returns the function of a layout. `fixed` has, by field, the layout's value or the `Setting` that
+        decides it; `stated` has the user's values; `name` is the layout's, for messages. Raises `LayoutError`
+        for an open field without a value, and for a fixed one with another value.
         """
         check_semantics(name, cell, stated)
         values: dict[str, Any] = {}
         for field, value in fixed.items():
-            values[field] = chosen(name, field, value, stated) if isinstance(value, Setting) else value
+            values[field] = open_value(name, field, value, stated) if isinstance(value, Setting) else value
         for field, value in stated.items():
             if not isinstance(fixed.get(field), Setting) and value != getattr(cls(cell, **values), field):
                 raise LayoutError(
@@ -182,8 +181,10 @@ class Semantics:
         return cls(cell, **values)
 
 
-def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
-    """The value of an open field: stated, or usual; raises `LayoutError` if there is neither."""
+def open_value(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
+    """Returns the value of a field that the arrays leave open: that in `stated`, else the usual one. Raises
+    `LayoutError`, with the layout's name, if there is neither, or the framework has not the stated one.
+    """
     if field in stated:
         if not setting.allows(stated[field]):
             raise LayoutError(
@@ -200,7 +201,9 @@ def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -
 
 
 def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
-    """Raises `LayoutError` for an unknown cell, for fields that it lacks, and for impossible values."""
+    """Raises `LayoutError` for an unknown cell, fields that the cell lacks, and impossible values. `name` is
+    the layout's, for messages; `values` has a value or a `Setting` by field.
+    """
     if not is_one_of(cell, GATES):
         raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {shown(cell)}")
     for field, value in values.items():
@@ -218,5 +221,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:
-    """Tells if a value is one of the allowed words, flags or numbers; False for values of other types."""
+    """Tells if a field's value is among the allowed ones; False for types other than text and numbers."""
     return isinstance(value, str | int | float) and value in allowed

@@ -42,6 +42,7 @@ class Sizes:
     directions: int = 1
 
     def __post_init__(self) -> None:
+        """Raises `LayoutError` unless each size is a whole number from 1 on and at most its limit."""
         for field in fields(self):
             if field.name == "projected" and self.projected is None:
                 continue
@@ -56,6 +57,7 @@ class Sizes:
                 raise LayoutError(str(error)) from None
 
     def __str__(self) -> str:
+        """The sizes in words, such as "2 inputs, 3 hidden", for messages."""
         text = f"{self.inputs} inputs, {self.hidden} hidden"
         text += f", {self.projected} projected" if self.projected else ""
         text += f", {self.layers} layers" if self.layers > 1 else ""
@@ -63,15 +65,17 @@ class Sizes:
 
     @property
     def output(self) -> int:
-        """The number of outputs of one direction of a layer at a step."""
+        """The number of outputs of one direction of a layer at a step: projected if set, else hidden."""
         return self.projected or self.hidden
 
     def inputs_of(self, layer: int) -> int:
-        """The number of inputs of a layer."""
+        """Returns the number of inputs of a layer; upper layers read the outputs of all directions."""
         return self.inputs if layer == 0 else self.directions * self.output
 
     def of(self, letter: str, layer: int = 0) -> int:
-        """The size of an axis by its letter in the notation."""
+        """Returns the size of an axis by its letter in the notation of layouts: x inputs, h hidden, k or y
+        outputs, L layers, D directions; a number as text is its own size.
+        """
         match letter:
             case "x":
                 return self.inputs_of(layer)
@@ -91,17 +95,17 @@ class Sizes:
 
 
 def axis_size(axis: Axis, sizes: Sizes, layer: int) -> int:
-    """The length of an axis."""
+    """Returns the length of one axis of an array: the product of the sizes of its elementary axes."""
     return prod(len(atom.labels) or sizes.of(atom.name, layer) for atom in axis)
 
 
 def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
-    """The shape of a term."""
+    """Returns the shape of a term (a parameter with its axes) in one layer of these sizes."""
     return tuple(axis_size(axis, sizes, layer) for axis in term.axes)
 
 
 def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
-    """The shape of concatenated terms."""
+    """Returns the shape of an array of concatenated terms (parameters with their axes) in a layer."""
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
     return tuple(
@@ -111,7 +115,9 @@ def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
 
 
 def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
-    """The number of elements of buffers, loops included."""
+    """Returns the length of a vector of weights, or of a part of it, from its parsed notation; loops are
+    repeated. Buffers that are in no loop over layers belong to `layer`.
+    """
     total = 0
     for part in parts:
         if isinstance(part, Concatenation):
@@ -124,7 +130,7 @@ def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: in
 
 
 def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
-    """The shape of an array.
+    """Returns the shape of an array from its pattern (the parsed notation), to check it or to allocate it.
 
     >>> from stepnet.layout.notation import parse
     >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))

@@ -30,10 +30,10 @@ MOST_LAYERS = 16  # the most layers that are tried if only the length of a vecto
 def sizes_of(
     record: Record, shapes: Mapping[str, Shape], stated: Mapping[str, int | None] | None = None
 ) -> Sizes:
-    """The sizes of a layer whose arrays have these shapes by name.
+    """Solves the sizes of a layer from the shapes of its arrays by name. Raises `LayoutError` for arrays that
+    are missing, unknown or do not fit, and `OpenSizesError` for sizes that stay open.
 
-    stated: sizes that the shapes may leave open, as the caller states them. Raises `LayoutError` for arrays
-    that are missing, unknown or do not fit, and `OpenSizesError` for sizes that stay open.
+    stated: sizes that the shapes may leave open, as the caller states them.
     """
     sizes = solved(record, shapes, stated)
     check(record, shapes, sizes)
@@ -43,7 +43,11 @@ def sizes_of(
 def solved(
     record: Record, shapes: Mapping[str, Shape], stated: Mapping[str, int | None] | None = None
 ) -> Sizes:
-    """As `sizes_of`, without the check that all arrays are present and fit."""
+    """Solves the sizes of a layer from the shapes of arrays by name; some may be missing or not fit. Raises
+    `LayoutError` for unknown names and for sizes that stay open.
+
+    stated: sizes by name, as the caller states them.
+    """
     places = {name: record.place(name) for name in shapes}
     strangers = [name for name, place in places.items() if place is None]
     if strangers:
@@ -53,7 +57,7 @@ def solved(
     for name, place in places.items():
         if place is not None:
             system += equations(name, record.patterns[place[0]], shapes[name], place[1])
-    return finished(record, solve(system, known), shapes, places)
+    return completed_sizes(record, solve(system, known), shapes, places)
 
 
 def unknowns(
@@ -61,35 +65,39 @@ def unknowns(
     places: Collection[tuple[Any, int | None, int | None]],
     stated: Mapping[str, int | None] | None = None,
 ) -> Unknowns:
-    """The sizes by letter that are known without shapes: the stated ones, and the numbers of layers and
-    directions in the names of arrays. The others are None.
+    """Returns the sizes by letter that are known without shapes; the others are None. These are the stated
+    ones, and the numbers of layers and directions in the names of arrays.
 
-    places: the name of each array in the record, with its layer and direction.
+    places: for each array, its template in the record, its layer and its direction.
     """
-    letter_sizes = stated_unknowns(stated or {}, record.projection)
+    letter_sizes = stated_sizes(stated or {}, record.projection)
     for letter, index in (("L", 1), ("D", 2)):
         indices = [number for number in (place[index] for place in places) if isinstance(number, int)]
         if indices:
-            letter_sizes = counted(record.name, letter_sizes, letter, 1 + max(indices))
+            letter_sizes = with_count(record.name, letter_sizes, letter, 1 + max(indices))
         elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
             letter_sizes[letter] = 1
     return letter_sizes
 
 
-def finished(
+def completed_sizes(
     record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
 ) -> Sizes:
-    """The sizes, where the last unknowns are searched from the length of a vector."""
+    """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
+    weights. Raises `LayoutError` if sizes stay open.
+
+    places: by the name of each array, its template in the record, its layer and its direction.
+    """
     if None not in letter_sizes.values():
         return sizes_from(letter_sizes)
     for name, place in places.items():
         pattern = record.patterns[place[0]]
         if isinstance(pattern, Flat) and not pattern.shape:
             if letter_sizes["h"] is None and letter_sizes.get("y", 0) is None:
-                raise asked(name, shapes[name][0], [], record.name, searched=False)
+                raise size_error(name, shapes[name][0], [], record.name, searched=False)
             fits = list(islice(fitting(pattern, shapes[name][0], letter_sizes), MOST_SHOWN))
             if len(fits) != 1:
-                raise asked(name, shapes[name][0], fits, record.name)
+                raise size_error(name, shapes[name][0], fits, record.name)
             return fits[0]
     missing = [name for name in record.names() if name not in shapes and not name.endswith("?")]
     raise LayoutError(
@@ -99,7 +107,7 @@ def finished(
 
 
 def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
-    """Raises `LayoutError` unless these are exactly the arrays of these sizes."""
+    """Raises `LayoutError` unless arrays of these shapes are exactly those of a layer of these sizes."""
     misfit = record.misfit(sizes)
     if misfit:
         raise LayoutError(misfit)
@@ -127,8 +135,10 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
             raise LayoutError(f"{name} is missing, and {first} is there")
 
 
-def counted(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Unknowns:
-    """The sizes with a count that is read off names; raises `LayoutError` if another count is stated."""
+def with_count(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Unknowns:
+    """Returns the sizes with the `count` of layers or directions that names of arrays show. Raises
+    `LayoutError`, with the layout's name, if the caller states another. letter: "L" or "D".
+    """
     stated = letter_sizes[letter]
     if stated not in (None, count):
         what = {"L": "layers", "D": "directions"}[letter]
@@ -151,7 +161,7 @@ class Equation:
     layer: int
 
     def left(self, letter_sizes: Unknowns) -> set[str]:
-        """The letters that are still unknown."""
+        """Returns the letters of the layer's sizes in this equation that are not solved yet."""
         return {
             letter
             for atoms in self.products
@@ -160,39 +170,42 @@ class Equation:
         }
 
     def total(self, letter_sizes: Unknowns) -> int:
-        """The length for known sizes."""
+        """Returns the length of the axis that follows from known sizes."""
         return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
-    def solved(self, letter: str, known: Unknowns) -> int:
-        """The value of the only unknown, by bisection; raises `LayoutError` if no whole number fits."""
+    def solved(self, letter: str, letter_sizes: Unknowns) -> int:
+        """Returns the size `letter`, the only unknown of the equation; raises `LayoutError` if none fits."""
         low, high = 1, max(1, self.length)
         while low < high:
             middle = (low + high) // 2
-            if self.total(known | {letter: middle}) < self.length:
+            if self.total(letter_sizes | {letter: middle}) < self.length:
                 low = middle + 1
             else:
                 high = middle
-        if self.total(known | {letter: low}) != self.length:
+        if self.total(letter_sizes | {letter: low}) != self.length:
             raise LayoutError(f"{self.array} has an axis of {self.length}, which is not {self}")
         return low
 
     def __str__(self) -> str:
+        """The sum of products in words, such as "3 hidden + inputs", for messages."""
         return " + ".join(" ".join(map(atom_text, atoms)) for atoms in self.products)
 
 
 def atom_text(atom: ElementaryAxis) -> str:
-    """The text of an axis in messages, such as "hidden" for h."""
+    """Returns the name of an elementary axis in messages, such as "hidden" for h."""
     names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 
 
 def unknown(atom: ElementaryAxis, letter_sizes: Unknowns, layer: int) -> list[str]:
-    """The unknown letters that the size of an axis depends on."""
+    """Returns the letters of a layer's sizes, not solved yet, on which the length of an axis depends."""
     return [letter for letter in needed(atom.name, letter_sizes, layer) if letter_sizes[letter] is None]
 
 
 def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
-    """The letters that an axis' size depends on: k is y or h, and inputs of upper layers are outputs."""
+    """Returns the letters of the sizes that an elementary axis' length depends on: inputs of upper layers
+    depend on the outputs of the layer below, and k is y or h.
+    """
     output = "y" if "y" in letter_sizes else "h"
     if name == "x" and layer > 0:
         return ["D", output]
@@ -200,7 +213,7 @@ def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
 
 
 def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int) -> int:
-    """The product of the sizes of axes, all known."""
+    """Returns the product of the lengths of elementary axes whose sizes are all known."""
     result = 1
     for atom in atoms:
         result *= len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1)
@@ -210,7 +223,10 @@ def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int)
 
 
 def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> Iterator[Equation]:
-    """The equations of an array, one per axis; none for a vector that holds all layers."""
+    """Yields the equations, one per axis, that an array's shape states for the sizes of its layer.
+
+    array: the name. layer: None if the array holds all layers; a vector of these has no equation here.
+    """
     axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
     if len(shape) != (len(axes) or 1):
         raise LayoutError(f"{array} has shape {shape}; the axes expected there are {len(axes) or 1}")
@@ -228,7 +244,7 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
 
 
 def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
-    """The products whose sum is the length of buffers of one layer and direction."""
+    """Yields the products of axes whose sum is the length of one layer and direction in a weight vector."""
     for part in parts:
         if isinstance(part, Loop):
             yield from flat_products(part.parts)
@@ -238,7 +254,7 @@ def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[Ele
 
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
-    """The sizes after all equations with one unknown were solved, one after the other."""
+    """Solves equations of axis lengths for a layer's sizes, one unknown at a time; returns the sizes."""
     while True:
         ready = [(equation, equation.left(letter_sizes)) for equation in system]
         solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
@@ -252,7 +268,7 @@ def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
 
 
 def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Sizes]:
-    """All sizes with which a vector has that length, given the known sizes."""
+    """Yields all sizes of layers whose weights make a vector of this length, given the known sizes."""
     layers = [letter_sizes["L"]] if letter_sizes["L"] else range(1, MOST_LAYERS + 1)
     directions = [letter_sizes["D"]] if letter_sizes["D"] else (1, 2)
     most = length // (letter_sizes.get("y") or 1) if letter_sizes.get("y") else isqrt(length)
@@ -272,7 +288,7 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
 
 
 def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
-    """The projected sizes to consider: only None for a layout without projection."""
+    """Returns the projected sizes to try for a vector of this length; only None without a projection."""
     if letter_sizes.get("y") or "y" not in letter_sizes:
         return [letter_sizes.get("y")]
     hidden = letter_sizes["h"] or 1  # a projection is never wider than the hidden units
@@ -282,7 +298,11 @@ def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
 def monomials(
     parts: tuple[Concatenation | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
 ) -> Counter[str]:
-    """The number of elements of buffers as a polynomial in h, x and y: the coefficient of each monomial."""
+    """Returns the length of a vector of weights as a polynomial in its sizes, to find sizes that fit: by
+    monomial, such as "hhx", its coefficient.
+
+    parts: the parsed notation of the vector. layer: that of buffers in no loop over layers.
+    """
     counts: Counter[str] = Counter()
     for part in parts:
         if isinstance(part, Loop):
@@ -306,25 +326,31 @@ def monomials(
 
 
 class OpenSizesError(LayoutError):
-    """Shapes fit a layout, but leave sizes open."""
+    """Raised if shapes fit a layout but leave sizes open, which the caller has to state."""
 
 
-def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = True) -> LayoutError:
-    """The error that asks for sizes, with the first few solutions."""
+def size_error(array: str, length: int, fits: list[Sizes], name: str, searched: bool = True) -> LayoutError:
+    """Returns the error that asks the user for sizes, with the first few solutions.
+
+    array, length: the name and length of a vector of all weights. fits: the solutions. name: the layout's.
+    searched: whether all sizes were tried, so that no solution means that none exists.
+    """
     if searched and not fits:
         return LayoutError(
-            f"{array} has {length} numbers, and no sizes of {of} that agree with the stated ones make that"
+            f"{array} has {length} numbers, and no sizes of {name} that agree with the stated ones make that"
         )
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
-        f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: say "
+        f"{array} has {length} numbers, which fit several sizes of {name}{f' ({some})' if some else ''}: say "
         f"{option('sizes')}, and layers and directions if there are several"
     )
 
 
-def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
-    """Sizes by letter, None if not stated; raises `LayoutError` for unknown names and impossible sizes."""
+def stated_sizes(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
+    """Returns the caller's sizes by letter, None where not stated; raises `LayoutError` for unknown names and
+    impossible sizes. `projection` tells if the layout has a projection, and so a letter for it.
+    """
     for name in stated:
         if name not in LETTERS:
             raise LayoutError(f"no size is called {name!r}; there are {', '.join(LETTERS)}")
@@ -340,7 +366,7 @@ def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unkno
 
 
 def sizes_from(letter_sizes: Unknowns) -> Sizes:
-    """Makes `Sizes` from known sizes by letter."""
+    """Converts a layer's sizes by letter, all of them known, to `Sizes`."""
     return Sizes(
         letter_sizes["x"] or 0,
         letter_sizes["h"] or 0,

@@ -18,7 +18,7 @@ CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "l
 
 
 def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | None = None) -> Layer:
-    """The recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
+    """Builds the recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
 
     The weights are copied, and half precision becomes float32. Other layers of the model are ignored.
 
@@ -48,7 +48,7 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     matches = find(shapes, named)
     if not matches:
         raise nearest(shapes, named)
-    match = chosen(matches, prefix)
+    match = chosen_match(matches, prefix)
     used = {name for other in matches for name in other.names.values()}
     rest = {name: shape for name, shape in shapes.items() if name not in used}
     for layer in damaged(rest, map(record, LAYOUTS)) if prefix is None else ():
@@ -68,12 +68,12 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
-    """The shape of an array or tensor."""
+    """Returns the shape of an array or a tensor; name: its name in the state dict, for messages."""
     return tuple(value.shape) if is_tensor(value) else array_of(value, name).shape
 
 
-def chosen(matches: tuple[Match, ...], prefix: str | None) -> Match:
-    """The match of a prefix, or the only one; raises `LayoutError` if there is none, or several."""
+def chosen_match(matches: tuple[Match, ...], prefix: str | None) -> Match:
+    """Returns the module with the user's prefix, or the only one; raises `LayoutError` for none or many."""
     prefixes = ", ".join(repr(match.prefix) for match in matches)
     named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
     if not named:

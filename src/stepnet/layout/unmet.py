@@ -1,4 +1,4 @@
-"""Checks of the numbers of a source: blocks without a place in the target must have certain values."""
+"""Checks of the numbers of a source: blocks that have no position in the target must have certain values."""
 
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -13,7 +13,7 @@ from stepnet.layout.sizes import Sizes
 
 
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
-    """The reasons why the projections of two sides do not fit each other; empty if they do."""
+    """Returns the reasons, for an error, why the projections of two layouts differ; empty if they fit."""
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]
     if sizes.projected not in (None, sizes.hidden) and not target.projection:
@@ -28,7 +28,11 @@ def unmet(
     arrays: Mapping[str, Array],
     exact: bool,
 ) -> list[str]:
-    """The messages for the demands that the numbers do not meet."""
+    """Returns the messages for the conditions of a conversion that the numbers of the source do not meet.
+
+    regions, arrays: the positions of the source's blocks, and its arrays by name.
+    exact: whether sums must hold exactly, not only up to rounding.
+    """
     missed: dict[tuple[str, str], dict[str, str]] = {}
     for demand in demands:
         block = read(regions[demand.block], arrays)
@@ -45,11 +49,11 @@ def unmet(
             met = adds_up(terms, cast(float, demand.must_be), exact)
         if not met:
             missed.setdefault((demand.reason, demand.advice), {})[demand.what] = demand.must
-    return [unmet_text(reason, advice, musts) for (reason, advice), musts in missed.items()]
+    return [unmet_text(reason, advice, required) for (reason, advice), required in missed.items()]
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
-    """Tells if arrays have a sum: exactly, or up to rounding unless `exact`."""
+    """Tells if arrays have the sum `total` in all elements: exactly, or up to rounding unless `exact`."""
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
@@ -58,31 +62,31 @@ def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
     return bool((np.abs(actual - total) <= away).all())
 
 
-def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
-    """The message for all blocks that violate demands for the same reason; musts: the required value of each.
+def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
+    """Returns the message for blocks that violate conditions for one reason; required: their values.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
     'the target has no place for p_i and p_f, so p_i and p_f must be 0, and they are not'
     >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
     'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f must hold, and they do not'
     """
-    names, values = listed(musts), list(dict.fromkeys(musts.values()))
+    names, values = listed(required), list(dict.fromkeys(required.values()))
     if len(values) > 1:
-        equations = listed(f"{blocks} = {must}" for blocks, must in musts.items())
+        equations = listed(f"{blocks} = {must}" for blocks, must in required.items())
         so = f"{equations} must hold, and they do not"
     else:
-        so = f"{names} must be {values[0]}, and {'it is' if len(musts) == 1 else 'they are'} not"
+        so = f"{names} must be {values[0]}, and {'it is' if len(required) == 1 else 'they are'} not"
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words with commas, and an "and" before the last."""
+    """Joins words, for a message, with commas and an "and" before the last."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def same_gradient(array: Array, other: Array) -> bool:
-    """Tells if arrays are equal up to the rounding of a sum that is computed in two orders."""
+    """Tells if two gradients are equal up to the rounding of a sum that is computed in two orders."""
     a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
     away = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest

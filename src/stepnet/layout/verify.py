@@ -48,7 +48,7 @@ class Weights:
     merge: str = "concat"
 
     def layers(self, dtype: Any = None) -> Layer:
-        """The layers of these weights, ready to run; see `layers`."""
+        """Builds layers that run these weights; dtype: None for that of the arrays, at least float32."""
         return layers(
             self.arrays,
             self.layout,
@@ -60,20 +60,20 @@ class Weights:
         )
 
     def runner_weights(self) -> RunnerWeights:
-        """The weights as a framework's own runner takes them: float64 copies, sizes and semantics."""
+        """Returns the weights for a framework's own runner: float64 copies, with sizes and semantics."""
         chosen = record(self.layout)
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
         sizes = sizes_of(
             chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes)
         )
         semantics = chosen.settled(dict(self.semantics or {}))
-        with np.errstate(invalid="ignore"):  # a signaling NaN
+        with np.errstate(invalid="ignore"):  # NumPy warns of a signaling NaN
             copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
         return RunnerWeights(chosen, copies, sizes, semantics, self.reverse, self.merge)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the arrays."""
+        """The dtype of all arrays of weights; raises `LayoutError` if they have several."""
         return one_dtype({name: as_array(name, array) for name, array in self.arrays.items()})
 
 
@@ -82,10 +82,10 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 @dataclass(frozen=True)
 class Own:
-    """The comparison of a framework's outputs for one side with those that stepnet computes.
+    """The comparison of a framework's outputs for one set of weights with those that stepnet computes.
 
-    layout: the layout of the side.
-    framework, version: the framework that ran it.
+    layout: the layout of the weights.
+    framework, version: the framework that ran them.
     difference: the largest absolute difference.
     allowed: the difference that rounding in the framework's dtype explains.
     dtype: the dtype in which it ran.
@@ -104,24 +104,25 @@ class Own:
 
     @property
     def agrees(self) -> bool:
-        """True if the difference is within rounding, or was not measured."""
+        """True if the framework's outputs differ from stepnet's only by rounding, or were not compared."""
         return self.difference is None or self.allowed is None or self.difference <= self.allowed
 
     @property
     def asked(self) -> bool:
-        """True if the framework is installed."""
+        """True if the framework whose outputs are compared with stepnet's is installed."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
+        """The comparison with the framework as one line, for the user."""
         if self.difference is None:
             return f"{self.framework} itself: not compared: {self.reason or self.error}"
-        text = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
+        text = f"largest difference {self.difference:.3g}{excess(self.agrees, self.allowed)}"
         return f"{self.framework} {self.version} itself: {text} ({self.layout}, {self.dtype})"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest difference between the outputs of two sides; `print(verdict)` shows it in one line.
+    """The largest difference between the outputs of two sets of weights; `print(verdict)` shows one line.
 
     Attributes:
         difference: The largest absolute difference.
@@ -143,43 +144,45 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """True if all differences, including those from the frameworks, are within rounding, and say
-        something: NaN on both sides does not.
-        """
+        """True if all outputs, also those of frameworks, are finite and agree within rounding."""
         return not self.unverified and not self.differs
 
     @property
     def differs(self) -> bool:
-        """True if a difference is more than rounding."""
+        """True if outputs of the two sides, or of a framework and its side, differ by more than rounding."""
         within = self.difference <= self.allowed and self.difference < np.inf
         return not within or not all(comparison.agrees for comparison in self.own)
 
     def __str__(self) -> str:
+        """The result of the comparison as one line, for the user."""
         if self.unverified and not self.differs:
             return f"not verified: {self.unverified}"
         over = f"{self.sequences} sequences, {self.steps} steps"
         text = (
-            f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
+            f"largest difference {self.difference:.3g}{excess(self.difference <= self.allowed, self.allowed)}"
         )
         return f"{text} (outputs up to {self.largest:.3g}; float64, {over})"
 
 
-def beyond(agrees: bool, allowed: float | None) -> str:
-    """The text after a difference that is larger than rounding explains; empty for smaller ones."""
+def excess(agrees: bool, allowed: float | None) -> str:
+    """Returns the text that follows a difference of outputs: "" if it `agrees`, else the allowed rounding."""
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
 
 def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = False) -> Verdict:
-    """The largest difference of the outputs of two sides, in float64, over the same random sequences.
+    """Compares the outputs of two sets of weights on the same random sequences, in float64.
 
     Args:
-        one: One side.
-        other: The other side.
+        one: One set of weights.
+        other: The other one, such as a conversion of the first.
         seed: The seed of the random sequences.
         frameworks: Whether frameworks that are installed run the weights too.
 
+    Returns:
+        The largest difference, and the one that rounding explains.
+
     Raises:
-        LayoutError: If the sides have different numbers of inputs or outputs.
+        LayoutError: If the two have different numbers of inputs or outputs.
 
     >>> ones = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.ones((2, 2)), "bias": np.ones(2)}
     >>> side = Weights(ones, "keras.rnn")
@@ -210,22 +213,24 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
 
 
 def largest_of(outputs: Array) -> float:
-    """The largest absolute number among the finite ones."""
+    """Returns the largest absolute value of the finite outputs; 0 if there are none."""
     return float(np.abs(outputs[np.isfinite(outputs)]).max(initial=0))
 
 
 def unverified(outputs: Array) -> str:
-    """Returns why outputs show nothing if both sides have them; empty for finite ones."""
+    """Returns the reason why these outputs prove nothing: how many are NaN or infinite; "" if none is."""
     return not_finite(int(outputs.size - np.isfinite(outputs).sum()), outputs.size)
 
 
-def not_finite(count: int, of: int) -> str:
-    """Returns why outputs that are NaN or infinite on both sides show nothing; empty if there are none."""
-    return f"{count} of {of} outputs are NaN or infinite on both sides" if count else ""
+def not_finite(count: int, total: int) -> str:
+    """Returns the message that `count` of `total` outputs are not finite on both sides; "" for none."""
+    return f"{count} of {total} outputs are NaN or infinite on both sides" if count else ""
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
-    """Measures how far a side's outputs are from its framework's; None if no framework runs its layout."""
+    """Compares stepnet's `outputs` for the weights of one side with those of the weights' framework, which it
+    runs on the same sequences; None if no framework runs the layout.
+    """
     weights = side.runner_weights()
     run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])
     if run is None:
@@ -250,44 +255,46 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
 
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
-    """The error of these layers' outputs in a dtype, relative to max(1, |largest output|)."""
+    """Returns the error, relative to max(1, |largest output|), that rounding in a dtype explains in outputs
+    of layers. `roundings` is the number of rounding errors of a step.
+    """
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
 
 def stored(side: Weights) -> float:
-    """The difference that rounding explains between a side and its conversion, if both run in float64 and
-    each weight was rounded once; relative to the largest output, as weights are to themselves.
+    """Returns the difference that rounding explains between the outputs of weights and of their conversion,
+    relative to the largest output, if both run in float64 and each weight was rounded once to its dtype.
     """
     sizes = side.runner_weights().sizes
     return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
 
 
 def distance(first: Array, second: Array) -> float:
-    """The largest difference; infinite if a number is NaN or infinite in only one of the arrays."""
+    """Returns the largest difference of two arrays; infinite if a number is not finite in only one."""
     with np.errstate(invalid="ignore"):
         away = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 
 def inputs(layer: Layer) -> int:
-    """The number of input features of a layer."""
+    """Returns the number of features that a layer reads at each step."""
     traced = recurrences(layer, "a side")[0].plan.traced
     return traced.type_of(traced.inputs[0]).size
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Sequences of normal numbers that float32 represents exactly, of the lengths in `LENGTHS`."""
+    """Returns sequences of normal numbers, of `width` features, that float32 represents exactly."""
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 
 
 def exactly(numbers: Array) -> Array:
-    """float64 numbers rounded to float32, so that a framework that runs in float32 gets the same inputs."""
+    """Rounds float64 numbers to float32 values, so that a framework that runs in float32 reads the same."""
     return numbers.astype(np.float32).astype(np.float64)
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """The outputs at every step, in the interpreter."""
+    """Runs a layer with the interpreter; returns all outputs. Raises `LayoutError` for other inputs."""
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -32,6 +32,7 @@ class Accuracy:
     step: float
 
     def __str__(self) -> str:
+        """The accuracy as one line, for the user."""
         return (
             f"{self.dtype} beside float32, {self.steps} steps: at most {self.largest:.2g} away "
             f"({self.largest / self.step:.1f} steps of the dtype), rms {self.rms:.2g} of {self.scale:.2g}"
@@ -39,8 +40,10 @@ class Accuracy:
 
 
 def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accuracy:
-    """Computes the accuracy of outputs. pairs: for each sample, (outputs in the dtype, outputs in
-    float32).
+    """Computes the accuracy of outputs in a low-precision dtype, over samples.
+
+    step: the distance of neighbouring numbers of the dtype, near 1.
+    pairs: for each sample, (outputs in the dtype, outputs in float32).
     """
     lows = np.concatenate([np.zeros(0), *(np.asarray(low, np.float64).ravel() for low, _ in pairs)])
     whole = np.concatenate([np.zeros(0), *(np.asarray(right, np.float64).ravel() for _, right in pairs)])

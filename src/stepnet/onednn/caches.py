@@ -27,12 +27,12 @@ class CachedLayer:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Tells whether arrays of the same shapes and dtypes are bitwise equal to the copies."""
+        """Tells whether the layer can be reused: its arrays are bitwise equal to these, of equal shapes."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property
     def bytes(self) -> int:
-        """Estimated memory of the entry: the copies, and as much again for the layer."""
+        """The estimated memory of a cache entry: the copies of arrays, and as much again for the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
 
 
@@ -44,14 +44,14 @@ def same_bits(first: Array, second: Array) -> bool:
     return bool((first.view(word) == second.view(word)).all())
 
 
-def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
+def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
     """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays.
 
-    settings: what the layer depends on besides the arrays.
-    make: makes the layer from the copies.
+    settings: the values that the layer depends on besides the arrays. weights: the arrays by name.
+    make: a function that makes the layer from the copies.
     """
-    names, arrays = tuple(given), tuple(given.values())
-    kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in given.items())
+    names, arrays = tuple(weights), tuple(weights.values())
+    kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in weights.items())
     key = (settings, *kinds)
     entry = KEPT.find(key, lambda listed: next((entry for entry in listed if entry.holds(arrays)), None))
     if entry is None:
@@ -84,6 +84,6 @@ def counters() -> Mapping[str, Counts]:
 
 
 def clear() -> None:
-    """Clears all caches, and sets their counts to 0. Existing layers remain valid."""
+    """Empties all caches of oneDNN, and sets their counts to 0. Existing layers remain valid."""
     for cache in (*CACHES.values(), WIDENED):
         cache.clear()

@@ -61,10 +61,8 @@ class LayerWeights:
 def converted(
     source: LayerWeights,
 ) -> tuple[tuple[OneDnnRecurrence, RecurrenceWeights, str] | None, str | None]:
-    """Converts weights to a recurrence of oneDNN.
-
-    Returns ((recurrence, its weights, their layout), None), or (None, the reason why oneDNN has no such
-    cell).
+    """Converts a layer's weights to a recurrence of oneDNN and its layout. Returns ((recurrence, its weights,
+    their layout), None), or (None, the reason why oneDNN has no such cell).
     """
     record = registry.record(source.layout)
     meaning, reason = record.settled(source.semantics), None

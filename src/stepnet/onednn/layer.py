@@ -70,10 +70,11 @@ class Layer:
 
     @property
     def engine(self) -> str:
-        """Engine that runs the layer: "onednn" or "llvm"."""
+        """The engine that runs the layer: "onednn" or "llvm"."""
         return "onednn" if self.reason is None else "llvm"
 
     def __repr__(self) -> str:
+        """The recurrence of oneDNN, or the layout and the reason why llvm runs it."""
         return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
 
     def __call__(
@@ -135,17 +136,17 @@ class Layer:
     def vjp(
         self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
     ) -> tuple[Any, Any, Pullback]:
-        """Runs the recurrence; returns (outputs, final memories, function that computes gradients by
-        oneDNN).
+        """Runs the recurrence and prepares its gradients, which oneDNN computes.
 
         Args:
-            x: As in a call.
-            h0: As in a call.
-            c0: As in a call.
-            reverse: As in a call.
+            x: A `Ragged` of one level, or an array [batch, time, features].
+            h0: The memory h before the first step, [batch, hidden]; zeros by default.
+            c0: The memory c of an LSTM before the first step, [batch, hidden]; zeros by default.
+            reverse: Whether each sequence runs from its own last step.
 
         Returns:
-            The outputs and the final memories as a call gives them, and a `Pullback`.
+            The outputs and the final memories as a call gives them, and a `Pullback`, the function that
+                computes gradients from cotangents.
 
         Raises:
             InputError: For arguments that do not fit.
@@ -171,7 +172,7 @@ class Layer:
         return outputs, final if len(final) > 1 else final["h"], pullback
 
     def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
-        """Checks the arguments of a call and returns them in the form that the engines take."""
+        """Checks the arguments of a call of this layer; returns them in the form that the engines take."""
         sequences = Sequences.of(x, self.inputs)
         initial = initial_of(sequences, self.states, h0, c0)
         row = None if self.recurrence is None else self.recurrence.row
@@ -185,13 +186,17 @@ class Layer:
         return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
-        """Casts an array to the dtype of the results."""
+        """Casts an array of outputs or memories to the dtype of this layer's results."""
         return values.astype(self.dtype, copy=False)
 
     def on_llvm(
         self, sequences: Sequences, initial: Sequence[Array | None], reverse: bool, cell: str
     ) -> tuple[Any, Any]:
-        """Runs the recurrence by the engine llvm; returns (outputs, final memories)."""
+        """Runs this layer by the engine llvm, where oneDNN lacks its cell; returns (outputs, final memories).
+
+        initial: the initial memories h, and c of an LSTM; None for zeros. cell: "none" to leave the final c
+        out.
+        """
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
             raise RefusedError(
@@ -210,7 +215,7 @@ class Layer:
 
     @computed_once
     def rnns(self) -> "tuple[RNN, RNN]":
-        """Recurrence for llvm, as (forward, reverse)."""
+        """This layer's recurrences for the engine llvm: (forward, reverse)."""
         source = self.source
         made: Any = tuple(
             layers(
@@ -225,11 +230,12 @@ class Layer:
         return made
 
     def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
-        """Computes the scales for int8: of the inputs from samples, of the weights from themselves.
+        """Computes the scales to run this layer in int8: of the inputs from samples, of the weights from
+        themselves.
 
         Args:
             samples: `Ragged`s or arrays [batch, time, features], such as those that will run.
-            keep: The part of the inputs' numbers that lies within the scale. With 0.999 the largest of a
+            keep: The fraction of the inputs' numbers that lies within the scale. With 0.999 the largest of a
                 thousand saturate, and the others are finer for it.
 
         Raises:
@@ -243,7 +249,7 @@ class Layer:
         return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
 
     def in_dtype(self, dtype: str, calibration: Calibration | None = None) -> "Layer":
-        """Returns the same recurrence in another dtype of oneDNN's: float32, bfloat16, float16 or int8.
+        """Returns this layer in another dtype of oneDNN's: float32, bfloat16, float16 or int8.
 
         Args:
             dtype: The dtype.
@@ -269,14 +275,17 @@ class Layer:
         return replace(self, recurrence=wanted, weights=RecurrenceWeights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Returns (recurrence, weights) of oneDNN; raises `RefusedError` if the layer runs on llvm."""
+        """Returns (recurrence, weights) of this layer for oneDNN; raises `RefusedError` if it runs on llvm.
+
+        dtype: the dtype that is to be computed in, which is checked and named in the message.
+        """
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: this layer runs on llvm, which has no {dtype}: {self.reason}")
         return self.recurrence, self.weights
 
     def accuracy(self, samples: Sequence[Any], reverse: bool = False) -> Accuracy:
-        """Compares the outputs for samples with the outputs in float32. See `Accuracy`.
+        """Measures the error of this layer's dtype: compares its outputs for samples with those in float32.
 
         Args:
             samples: `Ragged`s or arrays [batch, time, features].
@@ -296,20 +305,20 @@ class Layer:
 
 
 def check_calibration(calibration: Any) -> None:
-    """Raises `InputError` for anything but a calibration or None."""
+    """Raises `InputError` if the user's calibration= is neither a `Calibration` nor None."""
     if calibration is not None:
         instance(calibration, Calibration, "calibration is a Calibration, as calibrate makes it from samples")
 
 
 def eps(dtype: str) -> Any:
-    """Returns the distance from 1 to the next number of a dtype."""
+    """Returns the distance from 1 to the next number of a dtype, its precision."""
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype).eps
 
 
 def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
-    """Returns the recurrence in a direction. For a cell with one direction, `Arguments` reverses the
-    sequences.
+    """Returns the recurrence set to run in reverse, if asked. A cell of one direction stays as it is:
+    `Arguments` reverses the order of its steps instead.
     """
     return (
         replace(recurrence, direction="right2left")

@@ -27,26 +27,28 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one."""
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one.
+
+    what: the name of the argument, for the message.
+    """
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
 def weights_of(
     weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]
 ) -> dict[str, Array]:
-    """Checks the shapes of a recurrence's weights and returns them by name: weight_x, weight_h, and perhaps
-    bias.
+    """Checks the shapes of a recurrence's weights, and returns them by name: weight_x, weight_h and, unless
+    it is None, bias. Raises `InputError` if they do not fit.
 
-    gates: the number of gates.
-    biases: the numbers of blocks of size hidden that a bias may have.
+    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have.
     """
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
     shapes = {name: array.shape for name, array in arrays.items()}
     hidden = shapes["weight_h"][0] if len(shapes["weight_h"]) == 2 else 0
-    right = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
-    right = right and len(shapes["weight_x"]) == 2 and shapes["weight_x"][1] == gates * hidden
-    if not right:
+    fits = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
+    fits = fits and len(shapes["weight_x"]) == 2 and shapes["weight_x"][1] == gates * hidden
+    if not fits:
         raise InputError(
             f"weight_x and weight_h have shapes {shapes['weight_x']} and {shapes['weight_h']}, and must have "
             f"[inputs, {gates} hidden] and [hidden, {gates} hidden]"
@@ -73,10 +75,10 @@ def gru_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """Makes a layer that computes `fusion_gru` with copies of the weights.
+    """Makes a layer that computes a GRU like the operator `fusion_gru`, with copies of the weights.
 
-    The arguments are those of `fusion_gru`. Unlike `fusion_gru`, calls of the layer do not check whether the
-    weights have changed.
+    weight_x [inputs, 3 hidden], weight_h [hidden, 3 hidden] and bias have Paddle's order of gates. The other
+    arguments are those of `fusion_gru`. Calls of the layer do not check whether the weights have changed.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_gru`.
@@ -87,7 +89,7 @@ def gru_layer(
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
-    """Translates the arguments of a GRU operator to values of `Semantics`, by field."""
+    """Translates the arguments of a GRU operator of Paddle to values of `Semantics`, by field."""
     return {
         "update": "keep" if flag(origin_mode, "origin_mode") else "write",
         "candidate_activation": activation(candidate, "activation"),
@@ -104,7 +106,7 @@ class Options(TypedDict):
 
 
 def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
-    """Checks the options of an operator and returns them as arguments of `layer`."""
+    """Checks an operator's options and returns them as arguments of `layer`; library: a path, or None."""
     if dtype is not None:
         choice(dtype, DTYPE, DTYPES)
     check_calibration(calibration)
@@ -113,15 +115,13 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns (layout, arrays by the layout's names) for the weights of a GRU."""
+    """Returns the weights of a GRU operator as (name of a layout, arrays by the layout's names)."""
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns (layout, arrays by the layout's names) for the weights of an LSTM, with or without
-    peepholes.
-    """
+    """Returns the weights of an LSTM operator as (name of a layout, arrays by the layout's names)."""
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
     peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
@@ -129,19 +129,25 @@ def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
     return f"paddle.dynamic_lstm{peepholes}", renamed
 
 
-ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
+ARRANGEMENTS = {"gru": gru_arrays, "lstm": lstm_arrays}
 
 
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """Makes the layer for an operator's arguments; `kind` is "gru" or "lstm"."""
-    layout, renamed = ARRANGED[kind](arrays)
+    """Makes the layer that computes an operator with these arguments.
+
+    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    """
+    layout, renamed = ARRANGEMENTS[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
-def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """Returns the cached layer for these arguments; makes one if no cached layer has equal weights."""
+def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
+    """Returns the cached layer for an operator's arguments; makes one if no cached layer has equal weights.
+
+    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    """
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
@@ -203,7 +209,7 @@ def fusion_gru(
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
     options = options_of(dtype, calibration, library)
-    run = kept_layer("gru", arrays, semantics, options)
+    run = layer_for("gru", arrays, semantics, options)
     return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
 
 
@@ -219,9 +225,10 @@ def lstm_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """Makes a layer that computes `fusion_lstm` with copies of the weights.
+    """Makes a layer that computes an LSTM like the operator `fusion_lstm`, with copies of the weights.
 
-    The arguments are those of `fusion_lstm`.
+    weight_x [inputs, 4 hidden], weight_h [hidden, 4 hidden] and bias have Paddle's order of gates. The other
+    arguments are those of `fusion_lstm`.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_lstm`.
@@ -232,7 +239,7 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """Translates the arguments of an LSTM operator to values of `Semantics`, by field."""
+    """Translates the arguments of an LSTM operator of Paddle to values of `Semantics`, by field."""
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),
@@ -292,7 +299,7 @@ def fusion_lstm(
         arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
     options = options_of(dtype, calibration, library)
-    run = kept_layer("lstm", arrays, semantics, options)
+    run = layer_for("lstm", arrays, semantics, options)
     return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
 
 
@@ -309,14 +316,13 @@ def multi_gru(
     calibrations: Sequence[Calibration] | None = None,
     library: str | None = None,
 ) -> tuple[Any, list[Array]]:
-    """Computes a stack of bidirectional GRUs over ragged sequences; each layer joins the outputs of both
-    directions.
+    """Computes a stack of bidirectional GRUs over ragged sequences; each layer joins both directions'
+    outputs.
 
     Args:
         x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs].
         weights_x: Two arrays for each layer, forward and reverse; see `fusion_gru`. From the second layer on
-            the
-            inputs are the outputs of the layer before: forward, then reverse.
+            the inputs are the outputs of the layer before: forward, then reverse.
         weights_h: Two arrays for each layer, forward and reverse; see `fusion_gru`.
         biases: Two for each layer, forward and reverse, each an array or None; None for no biases at all.
         origin_mode: Whether the update gate keeps the memory; see `fusion_gru`.
@@ -328,20 +334,19 @@ def multi_gru(
 
     Returns:
         The outputs of the last layer in the form of `x`, and a list of h at the end of each sequence, for
-            each
-        direction of each layer.
+            each direction of each layer.
 
     Raises:
         InputError: For arguments that do not fit, named by layer and direction.
         LibraryError: Without oneDNN, and if it reports a failure.
         RefusedError: For a dtype that this processor does not have.
     """
-    count = len(each_of(weights_x, "weights_x"))
+    count = len(checked_list(weights_x, "weights_x"))
     nothing = [None] * count
     listed = {
-        "weights_h": each_of(weights_h, "weights_h"),
-        "biases": nothing if biases is None else each_of(biases, "biases"),
-        "calibrations": nothing if calibrations is None else each_of(calibrations, "calibrations"),
+        "weights_h": checked_list(weights_h, "weights_h"),
+        "biases": nothing if biases is None else checked_list(biases, "biases"),
+        "calibrations": nothing if calibrations is None else checked_list(calibrations, "calibrations"),
     }
     wrong = next((name for name, values in listed.items() if len(values) != count), None)
     if not count or count % 2 or wrong is not None:
@@ -371,12 +376,12 @@ def multi_gru(
                 )
             outputs.append(made)
             final.append(last)
-        x = joined(outputs)
+        x = joined_outputs(outputs)
     return x, final
 
 
-def each_of(values: Any, name: str) -> Sequence[Any]:
-    """Checks that an argument is a list or array of entries; raises `InputError`, which says `name`."""
+def checked_list(values: Any, name: str) -> Sequence[Any]:
+    """Returns an argument that is a list with an entry per direction; raises `InputError` for others."""
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
             f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
@@ -384,8 +389,8 @@ def each_of(values: Any, name: str) -> Sequence[Any]:
     return cast("Sequence[Any]", values)
 
 
-def joined(outputs: Sequence[Any]) -> Any:
-    """Concatenates values of the same form along their features."""
+def joined_outputs(outputs: Sequence[Any]) -> Any:
+    """Concatenates the outputs of two directions, `Ragged`s or arrays, along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)
@@ -413,8 +418,7 @@ def calibrate(
         weight_h: The recurrent weights, as for `fusion_gru` or `fusion_lstm`.
         bias: The bias, as for `fusion_gru` or `fusion_lstm`.
         keep: The fraction of the inputs' numbers that lies within the scale. With 0.999 the largest of a
-            thousand
-            saturate, and the others are finer for it.
+            thousand saturate, and the others are finer for it.
         library: The path of the library; see `fusion_gru`.
 
     Raises:

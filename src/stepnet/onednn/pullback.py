@@ -18,8 +18,8 @@ FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """Function that computes the gradients of a run: `pullback(d_outputs, d_final)`. It may be called
-    repeatedly.
+    """The gradients of one run of a layer, as a function: `pullback(d_outputs, d_final)`. It may be called
+    again.
 
     source: the weights in the layout of the caller.
     layout: oneDNN's layout of the weights.
@@ -35,18 +35,17 @@ class Pullback:
     tape: Tape
 
     def __call__(self, outputs: Any = None, final: Any = None) -> dict[str, Any]:
-        """Computes the gradients of a sum of products of the results with cotangents.
+        """Computes the gradients of a loss with respect to the arguments of the run, from cotangents of its
+        results.
 
         Args:
             outputs: The cotangent of the outputs, in their form; None for zeros.
             final: The cotangent of the final memory, [batch, hidden]; for an LSTM a dict with "h", "c" or
-                both; None
-                for zeros.
+                both; None for zeros.
 
         Returns:
             A dict: "x" in the form of x, "h0", for an LSTM "c0", and "weights", by the names and in the
-                layout
-            of the weights from which the layer was made.
+                layout of the weights from which the layer was made.
 
         Raises:
             InputError: For arrays of another shape.

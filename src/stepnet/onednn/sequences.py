@@ -22,10 +22,10 @@ FLOATS = tuple(map(np.dtype, ("float32", "bfloat16", "float16")))
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences laid end to end, with the argument that they come from.
+    """Sequences that lie end to end, with the argument that they come from.
 
     given: the argument, a `Ragged` or an array [batch, time, features].
-    offsets: where each sequence begins, and where the last one ends.
+    offsets: the index at which each sequence begins, and the one at which the last ends.
     values: the steps of all sequences, [total, features].
     """
 
@@ -35,9 +35,8 @@ class Sequences:
 
     @classmethod
     def of(cls, x: Any, features: int) -> "Sequences":
-        """Makes sequences of a `Ragged` or of an array [batch, time, features].
-
-        Raises `InputError` for other shapes and dtypes.
+        """Converts a `Ragged` or an array [batch, time, features], the argument x of a call, to sequences end
+        to end. Raises `InputError` for other shapes and dtypes.
         """
         given = x if isinstance(x, Ragged) else array_of(x, "x")
         if isinstance(given, Ragged):
@@ -59,28 +58,29 @@ class Sequences:
 
     @property
     def rows(self) -> int:
-        """Number of sequences."""
+        """The number of sequences."""
         return len(self.offsets) - 1
 
     @property
     def call(self) -> Call:
-        """Call for the engine llvm with these sequences' positions; its arrays are filled in later."""
+        """A call for an engine with these sequences' positions; its arrays are filled in later."""
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns the positions of the steps in a padded array."""
+        """Returns the positions of these sequences' steps in a padded array, on which primitives run."""
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Returns values of each step, [total, features], in the form of the argument."""
+        """Converts values of each step, [total, features], to the form of x: a `Ragged` or an array."""
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
 
     def gradient(self, given: Any, size: int) -> Array | None:
-        """Converts the cotangent of the outputs from their form to float32 [total, size]; None for zeros.
+        """Converts the caller's cotangent of the outputs to float32 [total, size]; None for zeros. Raises
+        `InputError` for another form or shape.
 
-        Raises `InputError` for another form or shape.
+        given: the cotangent in the form of x. size: the number of features of an output.
         """
         if given is None:
             return None
@@ -101,8 +101,8 @@ class Sequences:
 
 
 def listed(samples: Any, features: int) -> list[Sequences]:
-    """Converts a list of samples to sequences; raises `InputError` for other values, and if no sample has a
-    step.
+    """Converts the user's list of samples to sequences of `features` each; raises `InputError` for other
+    values, and if no sample has a step.
     """
     if not isinstance(samples, list | tuple):
         raise InputError(
@@ -118,7 +118,7 @@ def listed(samples: Any, features: int) -> list[Sequences]:
 
 
 def check_float(array: Array, what: str) -> None:
-    """Raises `InputError` for dtypes other than float32, float16 and bfloat16."""
+    """Raises `InputError` for dtypes other than float32, float16 and bfloat16; what: the array's name."""
     if array.dtype not in FLOATS:
         raise InputError(
             f"{what} has dtype {array.dtype}, and oneDNN computes in float32 and less: .astype(np.float32)"
@@ -126,7 +126,10 @@ def check_float(array: Array, what: str) -> None:
 
 
 def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
-    """Checks an initial memory, or a cotangent of a final memory, and casts it to float32; None for zeros."""
+    """Checks an initial memory, or a cotangent of a final one, and casts it to float32; None for zeros.
+
+    given: the caller's array. shape: that it must have. name: its name in messages.
+    """
     if given is None:
         return None
     array = array_of(given, name)
@@ -153,17 +156,17 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Converts values of each step between the caller's and the primitive's order, either way."""
+        """Reorders values of each step from the caller's order to the primitive's, or the other way."""
         return values if self.order is None else values[self.order]
 
     @property
     def x(self) -> Array:
-        """Inputs [total, features] in the primitive's order of steps."""
+        """The inputs [total, features] in the order of steps in which oneDNN's primitive reads them."""
         return self.turned(self.sequences.values)
 
     @property
     def weighted(self) -> Array | None:
-        """Attention [total, 1] in the primitive's order of steps; None for layers without it."""
+        """The attention [total, 1] in the primitive's order of steps; None for layers without it."""
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
@@ -172,7 +175,10 @@ class Arguments:
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """Checks the initial memories. states: the sizes of h, and of c if there is one."""
+    """Checks the caller's initial memories h0 and c0, and returns them as a tuple; None for zeros.
+
+    states: the sizes of h, and of c if the recurrence has one.
+    """
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
     named = zip(("h0", "c0"), (h0, c0), states, strict=False)
@@ -180,11 +186,10 @@ def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) 
 
 
 def attention_of(given: Any, sequences: Sequences) -> Array:
-    """Checks the attention and returns it as [total, 1], one number for each step of the sequences.
+    """Checks the caller's attention and returns it as [total, 1], one number for each step of the sequences.
+    Raises `InputError` for other forms and shapes.
 
     given: a `Ragged` or an array in the form and with the lengths of the sequences.
-
-    Raises `InputError` for others.
     """
     x = sequences.given
     if isinstance(given, Ragged) and isinstance(x, Ragged):
@@ -204,7 +209,8 @@ def attention_of(given: Any, sequences: Sequences) -> Array:
 
 
 def turned_places(offsets: Array) -> Array:
-    """Computes the permutation that reverses the steps of each sequence.
+    """Computes the permutation that reverses the steps of each sequence, for primitives that only run
+    forward.
 
     >>> turned_places(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])

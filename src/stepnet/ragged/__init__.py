@@ -62,10 +62,12 @@ class Ragged:
     offsets: tuple[NDArray[np.int64], ...]
 
     def __post_init__(self) -> None:
+        """Checks and converts the fields of a new `Ragged`; raises `InputError` if they are invalid."""
         object.__setattr__(self, "values", checked_values(self.values, "values"))
         object.__setattr__(self, "offsets", checked_offsets(self.offsets, len(self.values)))
 
     def __repr__(self) -> str:
+        """A summary: the number of sequences, the range of their lengths, the features and the dtype."""
         words = [_count(len(self), "sequence")]
         for level, name in zip(self.offsets, ["sequence"] * (self.levels - 1) + ["step"], strict=True):
             lengths = np.diff(level)
@@ -80,7 +82,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Length of each outermost sequence, int64: its number of steps, or of inner sequences.
+        """The length of each outermost sequence, int64: its number of steps, or of inner sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).lengths
         array([2, 0, 1])
@@ -89,7 +91,7 @@ class Ragged:
 
     @property
     def levels(self) -> int:
-        """Number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps.
+        """The number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps.
 
         >>> Ragged.from_list([[np.arange(3)], [np.arange(1), np.arange(2)]]).levels
         2
@@ -98,7 +100,7 @@ class Ragged:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Shape of one step; () if each step is one number.
+        """The shape of one step; () if each step is one number.
 
         >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3))]).features
         (3,)
@@ -107,12 +109,12 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
+        """The dtype of the values of all sequences."""
         return self.values.dtype
 
     @property
     def total(self) -> int:
-        """Number of steps of all sequences together.
+        """The number of steps of all sequences together.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).total
         3
@@ -120,9 +122,11 @@ class Ragged:
         return len(self.values)
 
     def __len__(self) -> int:
+        """Returns the number of outermost sequences."""
         return len(self.offsets[0]) - 1
 
     def __iter__(self) -> "Iterator[Array | Ragged]":
+        """Yields the outermost sequences: arrays of steps, or `Ragged`s of inner sequences."""
         return (self[index] for index in range(len(self)))
 
     @overload
@@ -130,6 +134,7 @@ class Ragged:
     @overload
     def __getitem__(self, index: slice) -> "Ragged": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "Array | Ragged":
+        """Returns the sequence at an index, or a `Ragged` of the sequences of a slice, as views."""
         if isinstance(index, slice):
             start, stop, stride = slice_of(index, len(self))
             if stride != 1:
@@ -141,10 +146,11 @@ class Ragged:
         return Ragged(values, offsets) if offsets else values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """Refuses the conversion to an array, as sequences differ in length; names the alternatives."""
         raise InputError("a Ragged is not a single array; use .values [total, *features], or to_padded()")
 
     def take(self, indices: Any) -> "Ragged":
-        """Takes the sequences at these indices, in this order, with copied values.
+        """Returns the sequences at these indices, in this order, with copied values.
 
         Args:
             indices: [count], whole numbers. Repeated ones repeat; negative ones count from the end.
@@ -425,8 +431,8 @@ class Ragged:
         return torch.to_nested(self.values, self._only_offsets("to_nested"))
 
     def _only_offsets(self, method: str) -> NDArray[np.int64]:
-        """Returns the offsets of sequences of one level; raises `InputError`, which says `method`, for more
-        levels.
+        """Returns the offsets of sequences of one level; raises `InputError` for more levels, which `method`,
+        the caller's name for the message, does not support.
         """
         if self.levels > 1:
             raise InputError(
@@ -436,12 +442,12 @@ class Ragged:
 
 
 def _count(count: int, name: str) -> str:
-    """Formats a count with a noun in the right number."""
+    """Formats a count with a noun for a summary, such as "1 step" or "2 steps"."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def unchecked_ragged(values: Array, offsets: tuple[Array, ...]) -> Ragged:
-    """Makes a `Ragged` of values that are known to fit offsets of another one, without checks."""
+    """Makes a `Ragged` without the checks, for values that are known to fit the offsets of another one."""
     ragged = object.__new__(Ragged)
     object.__setattr__(ragged, "values", values)
     object.__setattr__(ragged, "offsets", offsets)

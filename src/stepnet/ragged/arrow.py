@@ -12,9 +12,7 @@ from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, p
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
-    """Imports a module of pyarrow; raises `InputError`, which names what needs it, if pyarrow is not
-    installed.
-    """
+    """Imports a module of pyarrow; raises `InputError`, saying `what` needs it, if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -22,7 +20,7 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
 
 
 def from_arrow(array: Any) -> Parts:
-    """Returns (values, offsets) of an Arrow list array. See `Ragged.from_arrow`."""
+    """Converts an Arrow list array to (values of all steps, offsets of sequences), sharing its memory."""
     pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
@@ -39,10 +37,8 @@ def from_arrow(array: Any) -> Parts:
 
 
 def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
-    """Takes a nested Arrow list type apart.
-
-    Returns (whether the list of each level is a `large_list`, the sizes of the fixed-size lists inside, the
-    type of their elements).
+    """Splits a nested Arrow list type into its levels; returns (whether the list of each level is a
+    `large_list`, the sizes of the fixed-size lists inside, the type of their elements).
     """
     types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
     while types.is_list(inside) or types.is_large_list(inside):
@@ -55,12 +51,12 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """Returns the type of the numbers in lists, without a dictionary encoding of them."""
+    """Returns the type of the numbers in lists: `inside`, or the value type of its dictionary encoding."""
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
 def check_type(whole_type: Any) -> None:
-    """Raises `InputError` for an Arrow type other than lists of numbers."""
+    """Raises `InputError` for an Arrow type that is no list, or nested list, of numbers."""
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:
@@ -76,9 +72,7 @@ def check_type(whole_type: Any) -> None:
 
 
 def check_whole(array: Any) -> None:
-    """Raises `InputError` for an Arrow array whose offsets or indices lead outside it, as a damaged file may
-    have.
-    """
+    """Raises `InputError` if an Arrow array's offsets or indices lead outside it, as in a damaged file."""
     try:
         array.validate(full=True)
     except pyarrow_module().ArrowInvalid as error:
@@ -86,7 +80,8 @@ def check_whole(array: Any) -> None:
 
 
 def parts_of(array: Any, first: int = 0) -> Parts:
-    """Returns (values, offsets) of an array that passed `check_type` and `check_whole`; a null row is empty.
+    """Converts an Arrow list array, already checked, to (values, offsets); a null row becomes an empty
+    sequence.
 
     first: the index of the first row, for messages.
     """
@@ -118,12 +113,10 @@ def parts_of(array: Any, first: int = 0) -> Parts:
 
 
 def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
-    """Removes the entries of the rows marked in `empty`: in Arrow, a null row may have entries.
+    """Removes the entries of the rows marked in `empty`: in Arrow, a null row may have entries. Returns
+    (entries, offsets).
 
-    entries: the entries of all rows.
-    level: the offsets of rows in the entries.
-
-    Returns (entries, offsets).
+    entries: the entries of all rows. level: the offsets of rows in the entries.
     """
     lengths = np.diff(level)
     if not lengths[empty].any():
@@ -133,7 +126,7 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
 
 
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
-    """Makes an Arrow list array of values and offsets. See `Ragged.to_arrow`.
+    """Converts values of all steps and offsets of sequences to an Arrow list array.
 
     large: whether the list of each level is a `large_list`; by default those whose offsets require it.
     """
@@ -158,10 +151,7 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
 
 def with_nulls(array: Any, null: Array | None) -> Any:
-    """Returns an Arrow list array with nulls in some rows.
-
-    null: a boolean per row; None for no nulls.
-    """
+    """Returns an Arrow list array with nulls in some rows; null: a boolean per row, None for no nulls."""
     if null is None:
         return array
     pyarrow, kind = pyarrow_module(), array.type
@@ -178,10 +168,9 @@ def with_nulls(array: Any, null: Array | None) -> Any:
 
 
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
-    """Raises `InputError` for an Arrow array with a null, and names the row of the first.
+    """Raises `InputError` if an Arrow array has a null, with the row of the first one.
 
-    offsets: the offsets of each level around the array.
-    features: the sizes of the fixed-size lists inside.
+    offsets: the offsets of each level around the array. features: the sizes of fixed-size lists inside.
     first: the index of the first row.
     """
     if array.null_count:

@@ -16,7 +16,10 @@ MOST_LEVELS = 32
 def from_list(
     sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
 ) -> Parts:
-    """Returns (values, offsets) of nested lists. See `Ragged.from_list`."""
+    """Converts nested lists of sequences to (values of all steps, offsets of sequences), for `Ragged`.
+
+    dtype, features, levels: the dtype, the shape of a step and the depth of nesting; None to infer them.
+    """
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
         raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")
@@ -71,12 +74,10 @@ def from_list(
 
 
 def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array:
-    """Makes one sequence of a list or an array: an array of steps.
+    """Converts a list or an array to one sequence: an array of steps. Python's whole numbers are cast to any
+    dtype that they fit, all other values by NumPy's same_kind rule; else raises `InputError`.
 
-    Python's whole numbers are cast to any dtype that they fit, all other values by NumPy's same_kind rule.
-
-    name: the name of the sequence for messages.
-    target_dtype: the dtype; None for NumPy's own choice.
+    name: the name of the sequence for messages. target_dtype: the dtype; None for NumPy's own choice.
     """
     try:
         array = array_of(item, name)
@@ -96,7 +97,7 @@ def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array
 
 
 def _levels_above_arrays(item: Any, depth: int = 0) -> int:
-    """Counts the lists around the deepest array; 0 if there is no array."""
+    """Counts the lists around the deepest array, which are levels of a `Ragged`; 0 without arrays."""
     if not isinstance(item, list | tuple):
         return 0
     if depth > MOST_LEVELS:
@@ -109,10 +110,10 @@ def _levels_above_arrays(item: Any, depth: int = 0) -> int:
 
 
 def _is_array(item: Any) -> bool:
-    """Tells whether an item is an array with at least one axis."""
+    """Tells whether an item of a list is an array with at least one axis, and so a sequence."""
     return getattr(item, "ndim", 0) > 0
 
 
 def _name(position: int, offsets: Sequence[Array]) -> str:
-    """Names the sequence at a position by its indices, for messages."""
+    """Names the sequence at a position by its indices in nested lists, for messages, as "sequence 1, 0"."""
     return "sequence " + ", ".join(str(index) for index in path_of(position, offsets))

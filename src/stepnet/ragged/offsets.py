@@ -17,7 +17,7 @@ Parts: TypeAlias = tuple[Array, Offsets]
 
 
 def offsets_of(lengths: Any) -> NDArray[np.int64]:
-    """Computes the offsets [len(lengths) + 1] of entries of these lengths laid end to end.
+    """Computes the offsets, int64 [len(lengths) + 1], of sequences of these lengths that lie end to end.
 
     >>> offsets_of([2, 0, 3])
     array([0, 2, 2, 5])
@@ -28,7 +28,7 @@ def offsets_of(lengths: Any) -> NDArray[np.int64]:
 
 
 def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
-    """Computes the positions of all elements of entries with these starts and lengths, entry by entry.
+    """Computes the indices of all steps of sequences with these starts and lengths, sequence after sequence.
 
     >>> positions_of(np.array([7, 0]), np.array([2, 3]))
     array([7, 8, 0, 1, 2])
@@ -38,8 +38,7 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
 
 
 def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
-    """Computes the positions of all elements, entry by entry, each entry from its last element to its
-    first.
+    """Computes the indices of all steps, sequence after sequence, each from its last step to its first.
 
     >>> turned_positions_of(np.array([0, 2, 2, 5]))
     array([1, 0, 4, 3, 2])
@@ -49,7 +48,7 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
 
 
 def ends_of(values: Array, offsets: Array, first: bool) -> Array:
-    """Takes the last element of each entry, or the first; an empty entry gives zeros.
+    """Returns the last step of each sequence, or the first one if `first`; zeros for an empty sequence.
 
     >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
     array([8, 0, 9])
@@ -61,8 +60,7 @@ def ends_of(values: Array, offsets: Array, first: bool) -> Array:
 
 
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
-    """Selects the outermost entries `start` to `stop`: returns (view of the values, offsets that start at
-    0).
+    """Selects the outermost sequences `start` to `stop`: returns (view of their values, offsets from 0 on).
 
     >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
     (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
@@ -76,7 +74,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
 
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
-    """Returns the indices, outermost first, that lead to the element at `position` of the innermost level.
+    """Returns the indices, outermost first, that lead to the step at `position`, to name it in messages.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -90,11 +88,8 @@ def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
 
 
 def checked_values(values: Any, name: str) -> Array:
-    """Checks values and returns them as a plain array of numbers in native byte order, copied only if
-    necessary.
-
-    Raises `InputError`, which says `name`, if they are not an array, hold no numbers, are masked, or have no
-    axis.
+    """Returns values as a plain array of numbers in native byte order, copied only if necessary. Raises
+    `InputError`, which says `name`, if they are not an array, hold no numbers, are masked, or have no axis.
     """
     if not isinstance(values, np.ndarray):
         raise InputError(
@@ -106,8 +101,8 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
-    """Checks that an array has numbers and at least one axis; returns it in native byte order."""
-    own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and its kin
+    """Returns an array in native byte order; raises `InputError` unless it has numbers and an axis."""
+    own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and others
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
         raise InputError(f"{name} has dtype {values.dtype}, and must hold numbers{hint}")
@@ -117,7 +112,9 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """Converts to a dtype of numbers; raises `InputError`, which says `name`, for any other dtype."""
+    """Converts a user's dtype to one of numbers; raises `InputError`, with the argument's `name`, for
+    others.
+    """
     try:
         number_type = np.dtype(dtype)
     except (
@@ -131,16 +128,15 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
-    """Converts a whole number, or several, to the shape of one step; raises `InputError` for other values."""
+    """Converts features=, whole numbers, to the shape of a step; raises `InputError` for other values."""
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
     return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
 
 
 def checked_offsets(offsets: Any, total: int) -> Offsets:
-    """Checks offsets and returns read-only copies.
-
-    Raises `InputError` unless there is one int64 array per level that starts at 0, never decreases, and ends
-    at the number of entries of the next level, the last at `total`.
+    """Returns read-only copies of a `Ragged`'s offsets. Raises `InputError` unless there is one int64 array
+    per level that starts at 0, never decreases, and ends at the number of entries of the next level, the
+    last at `total`.
     """
     if not isinstance(offsets, tuple) or not offsets:
         raise InputError(
@@ -161,9 +157,7 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 
 def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
-    """Checks the offsets of one level and returns a read-only copy; raises `InputError`, which says
-    `name`.
-    """
+    """Returns a read-only copy of one level's offsets; raises `InputError`, with `name`, if invalid."""
     level = cast("NDArray[np.int64]", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
@@ -187,10 +181,9 @@ def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
 
 
 def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name: str) -> NDArray[np.int64]:
-    """Checks lengths and returns them as int64, one for each of `count` entries.
-
-    Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
-    and `limit_name` are the names of an entry and of the limit in messages.
+    """Returns lengths as int64, one for each of `count` entries. Raises `InputError`, naming the first bad
+    one, unless each is a whole number from 0 to `limit`. `entry` and `limit_name` are the names of an
+    entry and of the limit in messages.
     """
     array = array_of(lengths, "the lengths")
     if array.ndim != 1 or len(array) != count:
@@ -211,9 +204,8 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
 
 
 def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
-    """Checks indices and returns them as int64 from 0 on; negative ones count from the end.
-
-    Raises `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
+    """Returns indices of sequences as int64 from 0 on, where negative ones count from the end. Raises
+    `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
     """
     array = array_of(indices, "indices")
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
@@ -229,9 +221,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """Checks one index and returns it from 0 on; raises `InputError` unless it is a whole number within
-    `count`.
-    """
+    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is beyond `count`."""
     try:
         place = operator.index(index)
     except TypeError:
@@ -243,9 +233,7 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """Returns (start, stop, stride) of a slice of `count` entries; raises `InputError` for an invalid
-    slice.
-    """
+    """Returns (start, stop, stride) of a slice of `count` sequences; raises `InputError` if invalid."""
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:
@@ -253,7 +241,7 @@ def slice_of(index: slice, count: int) -> tuple[int, int, int]:
 
 
 def _kind(value: Any) -> str:
-    """Describes a value for messages, as "an array of shape (2, 3) and dtype int64"."""
+    """Describes a value for error messages, as "an array of shape (2, 3) and dtype int64"."""
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
         return f"an array of shape {array.shape} and dtype {array.dtype}"

@@ -13,7 +13,11 @@ MOST_STEPS = 2**40
 
 
 def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
-    """Returns (values, offsets) of a padded array. See `Ragged.from_padded`."""
+    """Converts a padded array to (values of all steps, offsets of sequences), without its padding.
+
+    x: the array. lengths: the number of steps of each sequence; None for all. time_major: whether the time
+    axis is first.
+    """
     time_major = flag(time_major, "time_major")
     try:
         x = checked_values(array_of(x, "the padded array"), "the padded array")
@@ -39,7 +43,11 @@ def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
 def to_padded(
     values: Array, offsets: NDArray[np.int64], time_major: bool, length: int | None, fill: Any
 ) -> Array:
-    """Makes a padded array of values and offsets. See `Ragged.to_padded`."""
+    """Converts values of all steps and offsets of sequences to a padded array.
+
+    time_major: whether the time axis is first. length: its size; None for the longest sequence's. fill: the
+    value of the padding.
+    """
     lengths = np.diff(offsets)
     time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))
     if length is not None:
@@ -59,16 +67,14 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns, for each value, (index of its sequence, index of its step in the sequence)."""
+    """Returns, for each step, (index of its sequence, index in the sequence), to index a padded array."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)
 
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
-    """Checks the value of the padding and casts it to the dtype; raises `InputError` if the dtype cannot hold
-    it.
-    """
+    """Casts the padding's value to the dtype; raises `InputError` if the dtype cannot hold it."""
     is_integral = dtype.kind in "biu"
     refusal = f"fill {shown(fill)} does not fit {dtype}"
     if array_of(fill, "fill").ndim or (is_integral and array_of(fill, "fill").dtype.kind not in "biu"):

@@ -45,7 +45,7 @@ class Positions:
     def end_to_end(
         cls, offsets: Array, inner: tuple[Array, ...] = (), beside: Mapping[str, Array] | None = None
     ) -> Self:
-        """Makes the positions of sequences that lie end to end, in order and without gaps.
+        """Returns the positions of sequences that lie end to end, in order and without gaps.
 
         offsets: int64 [batch + 1], from 0 on.
 
@@ -58,35 +58,37 @@ class Positions:
         return positions
 
     def with_statics(self, beside: Mapping[str, Array]) -> Self:
-        """Returns these positions with the offsets of statics that are sequences."""
+        """Returns these positions with the offsets of statics (inputs that are the same at every step) that
+        are sequences.
+
+        beside: the offsets of each, by the name of its axis.
+        """
         return replace(self, beside=beside) if beside else self
 
     @property
     def rows(self) -> int:
-        """Number of sequences."""
+        """The number of sequences of the batch."""
         return len(self.lengths)
 
     @computed_once
     def is_full(self) -> bool:
-        """Whether every sequence has at least one step."""
+        """Whether every sequence of the batch has at least one step."""
         return bool(self.lengths.all())
 
     @computed_once
     def offsets(self) -> Array:
-        """Offsets that the sequences would have end to end: the prefix sums of the lengths."""
+        """The offsets that the sequences would have end to end: the prefix sums of the lengths."""
         return offsets_of(self.lengths)
 
     @computed_once
     def is_packed(self) -> bool:
-        """Whether the sequences lie end to end, in order and without gaps."""
+        """Whether the sequences lie in the arrays end to end, in order and without gaps."""
         dense = self.steps is None and int(self.offsets[-1]) == self.total
         return dense and np.array_equal(self.starts, self.offsets[:-1])
 
     @computed_once
     def key(self) -> tuple[Any, ...] | None:
-        """Returns a hashable value that only equal positions share; None for positions too many to
-        compare.
-        """
+        """A hashable value that only equal positions share, for caches; None for positions of many bytes."""
         tables = (
             self.starts,
             self.lengths,
@@ -99,10 +101,9 @@ class Positions:
         return self.total, len(self.inner), tuple(self.beside), *(table.tobytes() for table in tables)
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
-        """Computes the indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from
-        `first[i]` on.
-
-        Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
+        """Returns the indices in the arrays of `lengths[i]` steps, from step `first[i]` on, of each sequence
+        `rows[i]`. An example is two sequences of two steps each, interleaved as in a batch [time, batch,
+        features]:
 
         >>> batch = Positions(np.arange(2), np.full(2, 2), 4, steps=2 * np.arange(2))
         >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
@@ -115,20 +116,18 @@ class Positions:
 
     @property
     def all_places(self) -> Array:
-        """Computes the indices of all steps, sequence after sequence."""
+        """The indices in the arrays of all steps, sequence after sequence."""
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Takes the value of each sequence's last step, or of its first; an empty sequence gives zeros."""
+        """Returns each sequence's value at its last step, or its first if `first`; zeros for empty ones."""
         rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[places]
         return ends
 
     def end_places(self, first: bool) -> tuple[Array, Array]:
-        """Returns (sequences that have steps, index of each one's last step), or of its first step if
-        `first`.
-        """
+        """Returns (sequences that have steps, index of the last step of each, or of its first if `first`)."""
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
         return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))

@@ -24,7 +24,7 @@ def _torch() -> Any:
 
 
 def from_packed(packed: Any) -> Parts:
-    """Returns (values, offsets) of a `PackedSequence`. See `Ragged.from_packed`."""
+    """Converts a PyTorch `PackedSequence` to (values of all steps, offsets of sequences), for `Ragged`."""
     torch = _torch()
     if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
         raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
@@ -45,10 +45,7 @@ def from_packed(packed: Any) -> Parts:
 
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
     """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
-
-    total: the number of steps of its data.
-
-    Raises `InputError` for invalid sizes.
+    Raises `InputError` unless these are valid for `total` steps of data.
     """
     if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
         raise InputError(
@@ -59,7 +56,10 @@ def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
 
 
 def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:
-    """Makes a `PackedSequence` of values and offsets. See `Ragged.to_packed`."""
+    """Converts values of all steps and offsets of sequences to a PyTorch `PackedSequence` with copied data.
+
+    enforce_sorted: whether lengths must not rise; the order of the sequences is then not stored.
+    """
     torch, enforce_sorted = _torch(), flag(enforce_sorted, "enforce_sorted")
     lengths = np.diff(offsets)
     if not len(lengths):
@@ -84,7 +84,9 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
 
 
 def from_nested(nested: Any) -> Parts:
-    """Returns (values, offsets) of a jagged nested tensor. See `Ragged.from_nested`."""
+    """Converts a jagged nested tensor of PyTorch to (values of all steps, offsets of sequences), for
+    `Ragged`.
+    """
     torch = _torch()
     if not isinstance(nested, torch.Tensor) or not nested.is_nested or nested.layout != torch.jagged:
         kind = (
@@ -107,7 +109,7 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Makes a jagged nested tensor of values and offsets. See `Ragged.to_nested`."""
+    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch."""
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 

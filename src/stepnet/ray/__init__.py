@@ -10,4 +10,5 @@ __all__ = ["WorkerError", "predict"]
 
 
 def __dir__() -> list[str]:
+    """Returns the public names of the module."""
     return sorted(__all__)

@@ -50,7 +50,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def options_of(function: Any) -> Mapping[str, Any]:
-    """Calls a function for the options that it returns, as Ray does for each worker."""
+    """Returns the options that the user's function gives; calls it as Ray does for each worker."""
     if not callable(function):
         raise InputError(f"{FUNCTION} is a function that returns options, not {shown(function)}")
     given = function()
@@ -62,7 +62,7 @@ def options_of(function: Any) -> Mapping[str, Any]:
 
 
 def check_accepted(passed: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options that `predict` sets itself, and those that Ray's actors refuse."""
+    """Raises `InputError` for options, by name, that `predict` sets itself, or that Ray's actors refuse."""
     for name in passed:
         if name in REFUSED:
             raise InputError(f"{name} {REFUSED[name]}: leave it out")
@@ -87,7 +87,8 @@ class OptionCheck:
 
 
 def pool(concurrency: Any) -> Any:
-    """Returns Ray's pool of workers: a fixed number, a range, or as many as there is work for.
+    """Returns Ray's pool of workers for concurrency=: a number, a range, or None for as many as there is work
+    for.
 
     >>> pool((1, 4)).min_size, pool((1, 4)).max_size, pool(3).min_size
     (1, 4, 3)
@@ -104,7 +105,9 @@ def pool(concurrency: Any) -> Any:
 
 
 def processors(num_cpus: Any) -> tuple[int | float, int]:
-    """Returns the number of processors that Ray reserves for a worker, and the number of its threads.
+    """Returns (number of processors that Ray reserves for a worker, number of the worker's threads).
+
+    num_cpus: the processors that the user asks for; None for the number of `sn.set_threads`.
 
     >>> processors(1), processors(0.5)
     ((1, 1), (0.5, 1))
@@ -123,9 +126,9 @@ def processors(num_cpus: Any) -> tuple[int | float, int]:
 
 
 def worker_bytes(call: int, model: int) -> int:
-    """Returns the memory to reserve for a worker. call: the bytes of a call. model: the bytes of the pickled
-    model.
+    """Returns the bytes of memory to reserve for a worker. Blocks are not counted: they are in Ray's object
+    store.
 
-    Blocks are not counted: they are in Ray's object store.
+    call: the bytes of a call of the model. model: the bytes of the pickled model.
     """
     return PROCESS + call + COPIES * model

@@ -23,7 +23,7 @@ REFUSALS = (
 
 
 def pickled(model: Any) -> bytes:
-    """Pickles a model; raises `InputError`, naming the part that cannot be pickled.
+    """Pickles a model for workers; raises `InputError`, naming the part that cannot be pickled.
 
     >>> from threading import Lock
     >>> lock = Lock()
@@ -35,7 +35,7 @@ def pickled(model: Any) -> bytes:
     try:
         return cloudpickle.dumps(model)
     except REFUSALS as error:
-        names, part = culprit((), model)
+        names, part = unpicklable_part((), model)
         place = " in ".join(f"`{name}`" for name in reversed(names)) or "it"
         raise InputError(
             f"the model cannot be sent to workers: {place} is a {type(part).__name__} of "
@@ -44,19 +44,17 @@ def pickled(model: Any) -> bytes:
         ) from error
 
 
-def culprit(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
-    """Finds the innermost part of a value that cannot be pickled; returns names that lead to it,
-    and the part.
-    """
-    own = (*names, value.__name__) if isinstance(value, FunctionType) else names
+def unpicklable_part(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
+    """Finds the innermost part of a value that cannot be pickled; returns (names that lead to it, part)."""
+    path = (*names, value.__name__) if isinstance(value, FunctionType) else names
     for name, part in parts(value):
         if not picklable(part):
-            return culprit((*own, name) if name else own, part)
+            return unpicklable_part((*path, name) if name else path, part)
     return names, value
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the parts that a value is pickled from, with their names; "" for parts without a name."""
+    """Yields (name, part) for the parts from which a value is pickled; the name is "" for some."""
     if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
         yield from {**used.nonlocals, **used.globals}.items()
@@ -76,7 +74,7 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def picklable(value: Any) -> bool:
-    """Tells if a value can be pickled."""
+    """Tells if a value can be pickled and so be sent to a worker."""
     try:
         cloudpickle.dumps(value)
     except REFUSALS:

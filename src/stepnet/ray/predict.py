@@ -109,7 +109,7 @@ def predict(
 
 
 def check(predictor: Predictor, dataset: Any) -> None:
-    """Compiles the model here, to refuse it early; for the columns of a dataset if Ray knows them already."""
+    """Compiles the model here to refuse it early; for the dataset's columns, if Ray knows their types."""
     schema, spec = dataset.schema(fetch_if_missing=False), predictor.runnable.spec
     types = None if schema is None else schema.base_schema
     if isinstance(types, pyarrow_module().Schema):

@@ -31,12 +31,13 @@ class WorkerError(StepnetError, UserCodeException):
     """
 
     def __init__(self, reason: str) -> None:
+        """Stores the message as `reason` too, since Ray adds text to it."""
         super().__init__(reason)
         self.reason = reason
 
 
 class ModelWorker:
-    """A function from a table to tables of results, of which Ray makes one in each actor.
+    """A callable from a table to tables of results, of which Ray makes one in each actor.
 
     model: a pickled `Predictor`. count: the number of threads that a call may use, unless the worker's
     environment allows fewer.
@@ -54,7 +55,7 @@ class ModelWorker:
             ) from None
 
     def __call__(self, table: Any) -> Generator[Any]:
-        """Yields the results of a table, piece by piece, so that they are not all in memory at a time."""
+        """Yields the results of a table piece by piece, so that they are not all in memory at a time."""
         pyarrow = pyarrow_module()
         try:
             selection = self.predictor.select(table.schema)
@@ -65,7 +66,7 @@ class ModelWorker:
 
 
 def batches_of(table: Any) -> Iterator[NumberedBatch]:
-    """Yields the record batches of a block, each with the number of its first row for messages."""
+    """Yields the record batches of a table, each with the number of its first row for messages."""
     first = 0
     for records in table.to_batches():
         yield NumberedBatch(f"a block of {table.num_rows} rows", first, records)

@@ -44,17 +44,21 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Makes the index as metadata. counts: the mark and the number of rows of each result."""
+    """Makes the metadata that says which rows belong to which result. counts: mark and row count of each."""
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 
 class EarlierRows:
-    """The rows of an earlier file, by result. ranges: by origin, the first row and the row after the last.
+    """The rows that an earlier run set aside, by result.
+
+    path, metadata: the file and its Parquet footer.
+    ranges: by the digest of a result's input, the first row and the row after the last.
 
     Row groups are read one at a time. The latest one stays in memory, as the next result begins in it.
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
+        """Stores the file's footer and the range of rows of each result; reads no rows yet."""
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]
@@ -62,11 +66,10 @@ class EarlierRows:
 
     @classmethod
     def of(cls, path: Path, mark: dict[str, Any]) -> "EarlierRows":
-        """Opens an existing file. mark: the version, model and options of this run, which must be those of
-        the file.
+        """Opens the file of rows that the run to resume set aside because they could not be run. Raises
+        `FileError` for a damaged file, for a file of another kind, and for another model or other options.
 
-        Raises `FileError` for a damaged file, for a file of another kind, and for another model or other
-        options.
+        path: the file. mark: the version, model and options of this run, which must be those of the file.
         """
         found = metadata_of(path)
         with read_errors(path, "Parquet"), open_native(path) as file:
@@ -81,12 +84,12 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows of the result with a mark."""
+        """Returns the number of rows set aside for a result; mark: the metadata that identifies it."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows of the result with a mark, as record batches."""
+        """Yields the rows set aside for a result, as record batches; mark: metadata that identifies it."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -95,7 +98,7 @@ class EarlierRows:
             start = last
 
     def group(self, number: int) -> Any:
-        """Reads a row group as a table, which is cached until another one is read."""
+        """Reads a row group of the file of rejected rows as a table, cached until another one is read."""
         if self._group is None or self._group[0] != number:
             self._group = None
             parquet = pyarrow_module("pyarrow.parquet", FILES)
@@ -106,7 +109,9 @@ class EarlierRows:
 
 
 def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
-    """Converts an index to row ranges by result; None if it is not an index of that many rows.
+    """Converts the stored index to (first row, row after the last) by result; None if it does not fit `rows`.
+
+    index: pairs of a result's digest and its row count. rows: the number of rows of the file.
 
     >>> ranges_of([["a", 2], ["b", 1]], 3), ranges_of([["a", 2]], 3)
     ({'a': (0, 2), 'b': (2, 3)}, None)
@@ -146,12 +151,13 @@ class RejectedRows:
         mark: dict[str, Any],
         resume: bool,
     ) -> "RejectedRows":
-        """Checks where the file is to be, and opens that of the run to resume. folders: the folders that are
-        read.
-
+        """Checks the path of the file for rows that cannot be run, and opens that of the run to resume.
         Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
-        that cannot be used: inside a folder that is read, inside the output, or an existing file. With
-        `resume` an existing file is accepted if an earlier run with this mark wrote it.
+        that cannot be used: inside a folder that is read, inside the output, or an existing file.
+
+        folders: the folders that are read. selection: how the first input is run. mark: version, model and
+        options.
+        resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
         check_place(path, output, folders)
@@ -172,16 +178,16 @@ class RejectedRows:
 
     @property
     def parts(self) -> Path:
-        """The folder of the rows of single results during a run."""
+        """The folder that holds, during a run, a file of rejected rows for each result."""
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Returns the path of the rows of one result during a run."""
+        """Returns the path of the file that holds, during a run, the rows rejected for one job's result."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch of the file from the rows that were set aside for a result."""
+        """Makes a record batch, to write, of a job's rejected rows, each with its file, row and reason."""
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
         files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
@@ -192,14 +198,11 @@ class RejectedRows:
         return pyarrow.concat_batches(table.to_batches())
 
     def target(self, job: Job) -> ResultFile:
-        """Begins a file for the rows of one result."""
+        """Opens a new file for the rows that are rejected for one job, which makes one result file."""
         return ResultFile(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: ResultsPlan) -> None:
-        """Raises `FileError` for an existing result if rows that were set aside for it are missing.
-
-        Only footers are read.
-        """
+        """Raises `FileError` if rejected rows of an existing result are missing; plan: the run's results."""
         for job in plan.jobs:
             made = plan.done.get(job.target)
             if made is None or not made.bad:
@@ -215,20 +218,20 @@ class RejectedRows:
                 )
 
     def has_part(self, job: Job) -> bool:
-        """Tells if the rows of a result are in a file of their own, of this run or of the resumed one."""
+        """Tells if the rows rejected for a job's result are in a file of their own, as during a run."""
         path = self.part_of(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows that were set aside for a result, with its input's path as this run spells it."""
+        """Yields the rows that were rejected for a job, with its input's path as this run spells it."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """Yields the rows that were set aside for a result, as they were written."""
+        """Yields the rows rejected for a job, as they were written, by this run or an earlier one."""
         if self.has_part(job):
             path = self.part_of(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
@@ -237,7 +240,11 @@ class RejectedRows:
             yield from self.earlier.rows(job.mark)
 
     def finish(self, made: Iterable[tuple[Job, ResultRecord]]) -> None:
-        """Writes the rows of all results to the file, in order, and removes the files of single results."""
+        """Writes the rows rejected for all results to one file, in order, and removes the files of single
+        results.
+
+        made: the jobs (each makes one result) and the records of their results.
+        """
         results = [(job, done) for job, done in made if done.bad]
         rows, expected = 0, sum(done.bad for _, done in results)
         target = ResultFile(self.path, self.schema, self.mark, "parquet", COMPRESSION)
@@ -260,16 +267,15 @@ class RejectedRows:
                 sync_folder(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes files that another process left unfinished."""
+        """Removes unfinished files of rejected rows that another process left."""
         for partial in [*files_below(self.parts), partial_of(self.path)]:
             if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)
 
 
 def schema_of_rows(path: Path, selection: Selection) -> Any:
-    """Makes the schema of the file: path of the input, row, reason, and the columns that are read.
-
-    Raises `InputError` for a column with the name of one of the first three.
+    """Returns the schema of a file of rejected rows: path of the input, row, reason, and the columns that are
+    read. Raises `InputError` for a column with the name of one of the first three.
     """
     pyarrow = pyarrow_module("pyarrow", FILES)
     own = [("file", pyarrow.string()), ("row", pyarrow.int64()), ("reason", pyarrow.string())]
@@ -284,7 +290,7 @@ def schema_of_rows(path: Path, selection: Selection) -> Any:
 
 
 def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for a file inside a folder that is read or inside the output."""
+    """Raises `FileError` if the file of rejected rows is in a folder that is read or in the output."""
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
     place = resolve_path(path)
     for folder, name in refused:
@@ -304,7 +310,7 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Regroups the rows of record batches into batches of `GROUP` rows; the last one has the rest."""
+    """Regroups the rows of record batches into batches of `GROUP` rows, for row groups of equal size."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:

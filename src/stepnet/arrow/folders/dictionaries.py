@@ -27,13 +27,13 @@ class Dictionaries:
     """
 
     def __init__(self) -> None:
+        """Starts without dictionaries: the first batch of a file sets them."""
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
     def joined(self, records: Any) -> Any:
-        """Rewrites a record batch so that its dictionaries begin with those of the batches before it.
-
-        Raises `InputError` if a joined dictionary has more than `MOST` bytes, and for ordered dictionaries
-        whose orders differ.
+        """Returns a record batch whose dictionaries begin with those of the batches before, as an Arrow file
+        needs. Raises `InputError` if a joined dictionary has more than `MOST` bytes, and for ordered
+        dictionaries whose orders differ.
         """
         columns = [
             self._column(field.name, column) if may_hold(field.type) else column
@@ -42,10 +42,10 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
-        """Rewrites one column for the joined dictionary, and records that dictionary in `before`."""
+        """Rewrites one column for the dictionary joined with earlier batches, which it stores in `before`."""
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
-            self.before[name] = with_a_value(column.type)
+            self.before[name] = with_value(column.type)
         plain, before = pyarrow.types.is_dictionary(column.type), self.before.get(name)
         if plain and column.dictionary.null_count:
             column = without_nulls(column)
@@ -68,7 +68,7 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Returns the message for a batch that was refused for its dictionaries, or "" for other reasons."""
+        """Returns the message for a batch that pyarrow refused for its dictionaries; "" for other reasons."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
@@ -76,11 +76,11 @@ def has_empty(column: Any) -> bool:
     """Tells if a dictionary of a column, or nested in it, has no values except nulls."""
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
-    return any(has_empty(inside) for inside in insides(column))
+    return any(has_empty(inside) for inside in children(column))
 
 
-def insides(column: Any) -> list[Any]:
-    """Lists the child columns of a column of lists, maps or structs."""
+def children(column: Any) -> list[Any]:
+    """Returns the child columns of a column of lists, maps or structs."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
         return [column.field(place) for place in range(column.type.num_fields)]
@@ -90,8 +90,8 @@ def insides(column: Any) -> list[Any]:
     return [column.values] if any(is_list(column.type) for is_list in lists) else []
 
 
-def with_a_value(type_: Any) -> Any:
-    """Makes no rows, with one value in each dictionary: pyarrow writes no delta after an empty dictionary."""
+def with_value(type_: Any) -> Any:
+    """Makes an array without rows, with a value in each dictionary: pyarrow adds nothing to empty ones."""
     pyarrow = pyarrow_module()
     types = pyarrow.types
     if types.is_dictionary(type_):
@@ -100,30 +100,30 @@ def with_a_value(type_: Any) -> Any:
         none = pyarrow.array([], type_.index_type)
         return pyarrow.DictionaryArray.from_arrays(none, value, ordered=type_.ordered)
     if types.is_struct(type_):
-        inside = [with_a_value(field.type) for field in type_]
+        inside = [with_value(field.type) for field in type_]
         return pyarrow.StructArray.from_arrays(inside, fields=list(type_))
     if types.is_map(type_):
-        inside = with_a_value(type_.key_type), with_a_value(type_.item_type)
+        inside = with_value(type_.key_type), with_value(type_.item_type)
         return pyarrow.MapArray.from_arrays(pyarrow.array([0], "int32"), *inside, type=type_)
     if types.is_fixed_size_list(type_):
-        return pyarrow.FixedSizeListArray.from_arrays(with_a_value(type_.value_type), type=type_)
+        return pyarrow.FixedSizeListArray.from_arrays(with_value(type_.value_type), type=type_)
     for is_list, kind, offset in (
         (types.is_list, pyarrow.ListArray, "int32"),
         (types.is_large_list, pyarrow.LargeListArray, "int64"),
     ):
         if is_list(type_):
-            return kind.from_arrays(pyarrow.array([0], offset), with_a_value(type_.value_type), type=type_)
+            return kind.from_arrays(pyarrow.array([0], offset), with_value(type_.value_type), type=type_)
     return pyarrow.nulls(0, type_)
 
 
 def no_rows(schema: Any) -> Any:
-    """Makes a record batch without rows. pyarrow's own function does not know all types of dictionaries."""
+    """Makes a record batch without rows; pyarrow's own function does not know all types of dictionaries."""
     pyarrow = pyarrow_module()
     return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, each.type) for each in schema], schema=schema)
 
 
 def not_written(name: str, reason: str) -> str:
-    """Returns the message for a column whose dictionaries cannot be joined."""
+    """Returns the message for a column whose dictionaries cannot be joined for the given reason."""
     # Parquet has no dictionaries with nulls either.
     remedy = "" if "nulls" in reason else f"choose {option('format')}, or "
     return (
@@ -141,9 +141,8 @@ def without_nulls(column: Any) -> Any:
 
 
 def check_indices(records: Any) -> None:
-    """Raises pyarrow's `ArrowInvalid` for indices outside of dictionaries, which would crash their reader.
-
-    pyarrow's Parquet reader does not check them.
+    """Raises pyarrow's `ArrowInvalid` if indices lead outside of their dictionaries, which would crash a
+    reader. pyarrow's Parquet reader does not check them.
     """
     for field, column in zip(records.schema, records.columns, strict=True):
         if may_hold(field.type):
@@ -151,7 +150,7 @@ def check_indices(records: Any) -> None:
 
 
 def may_hold(type_: Any) -> bool:
-    """Tells if a type has a dictionary, itself or nested; true for all extension types.
+    """Tells if an Arrow type may have a dictionary, itself or nested; true for all extension types.
 
     >>> import pyarrow as pa
     >>> may_hold(pa.list_(pa.dictionary(pa.int32(), pa.string()))), may_hold(pa.string())

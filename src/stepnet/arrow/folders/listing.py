@@ -43,10 +43,9 @@ class Listing:
 
 
 def listing(inputs: Any) -> Listing:
-    """Lists the files that paths, folders and globs name.
-
-    Raises `FileError` for a path that does not exist, a folder or glob without any file, a broken or circular
-    link, and a file that is named twice.
+    """Lists the Parquet and Arrow files that paths, folders and globs name. Raises `FileError` for a path
+    that does not exist, a folder or glob without any file, a broken or circular link, and a file that is
+    named twice.
     """
     several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     if not isinstance(several, Iterable):
@@ -70,7 +69,7 @@ def listing(inputs: Any) -> Listing:
 
 
 def add_path(path: Path, found: Listing) -> None:
-    """Adds a file, or all files of a folder, to a listing."""
+    """Adds a file, or all files of a folder, to the listing `found`."""
     if os.path.isdir(path):
         found.folders.append(path)
         add_folder(path, Path(), found)
@@ -80,7 +79,7 @@ def add_path(path: Path, found: Listing) -> None:
 
 
 def add_glob(pattern: Path, found: Listing) -> None:
-    """Adds the files that a pattern matches, and the files of matched folders, to a listing."""
+    """Adds the files that a glob matches, and the files of matched folders, to the listing `found`."""
     fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
@@ -109,10 +108,10 @@ def add_glob(pattern: Path, found: Listing) -> None:
 
 
 def add_folder(folder: Path, name: Path, found: Listing) -> None:
-    """Adds the files of a folder and its subfolders, nested to any depth, to a listing. name: the folder's
-    name there.
+    """Adds the files of a folder and its subfolders, nested to any depth, to the listing `found`. Raises
+    `FileError` for a folder that cannot be read, and for a link to a folder above it.
 
-    Raises `FileError` for a folder that cannot be read, and for a link to a folder above it.
+    name: the folder's path in the listing.
     """
     above = [identity(folder)]  # of the folders that are being listed, outermost first
     levels = [(folder, name, entries(folder))]
@@ -137,21 +136,21 @@ def add_folder(folder: Path, name: Path, found: Listing) -> None:
 
 
 def identity(folder: Path) -> tuple[int, int]:
-    """Returns the device and inode of a folder, which are the same for all paths to it."""
+    """Returns (device, inode) of a folder, which are the same for all paths to it, to find circular links."""
     with readable(folder):
         status = os.stat(folder)
     return status.st_dev, status.st_ino
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the entries of a folder, sorted by name."""
+    """Yields the entries of a folder, sorted by name, so that files are listed in one order."""
     with readable(folder), os.scandir(folder) as inside:
         return iter(sorted(inside, key=lambda entry: entry.name))
 
 
 @contextmanager
 def readable(folder: Path) -> Generator[None]:
-    """Context that turns OS errors into a `FileError` saying that the folder cannot be read."""
+    """Converts OS errors of its `with` block to a `FileError` that says that the folder cannot be read."""
     try:
         yield
     except OSError as error:
@@ -159,7 +158,7 @@ def readable(folder: Path) -> Generator[None]:
 
 
 def add_file(path: Path, name: Path, found: Listing) -> None:
-    """Adds a file to a listing, or counts it as passed over if its name is not that of a table."""
+    """Adds a file to the listing `found`, or counts it as passed over if its name is not that of a table."""
     if path.suffix.lower() not in ENDINGS or any(map(hidden, name.parts)):
         found.passed_over += 1
         return
@@ -168,7 +167,7 @@ def add_file(path: Path, name: Path, found: Listing) -> None:
 
 
 def hidden(name: str) -> bool:
-    """Tells if a name is passed over, by the convention of pyarrow and Spark.
+    """Tells if a file name is to be ignored, by the convention of pyarrow and Spark.
 
     >>> [hidden(name) for name in ("_SUCCESS", ".part.crc", "_day=1", "a.parquet")]
     [True, True, False, False]
@@ -177,7 +176,7 @@ def hidden(name: str) -> bool:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `FileError` for a device or a broken link."""
+    """Raises `FileError` if an input path is a device or a broken link."""
     if not os.path.exists(path):
         raise FileError(f"{path}: this link leads nowhere")
     if not os.path.isfile(path):

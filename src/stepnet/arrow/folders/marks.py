@@ -40,7 +40,7 @@ COUNTS = ("first", "rows", "bad", "time", "checksum")
 
 @dataclass(frozen=True)
 class ResultRecord:
-    """The record of a complete result.
+    """The record of a complete result, which its file stores.
 
     mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
     rows that were read. bad: the number of these that were set aside. time: the input's time of modification,
@@ -56,31 +56,33 @@ class ResultRecord:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The metadata to store after the rows."""
+        """The metadata to store after the rows of the result."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
 def canonical_json(value: Any) -> bytes:
-    """Converts a value to JSON; equal values give equal bytes."""
+    """Converts a value to JSON so that equal values give equal bytes, for digests and comparisons."""
     return json.dumps(value, sort_keys=True).encode()
 
 
 def model_digest(runnable: Runnable, spec: Spec) -> str:
-    """Returns a digest of a model for steps of a spec: of its equations and the bits of its parameters."""
+    """Returns a digest of a model's equations and parameters, to recognise results of another model.
+
+    spec: the features and dtype of the model's steps.
+    """
     nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
     values = map(np.ascontiguousarray, runnable.values())
     return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
 
 
 def bits_of(array: np.ndarray) -> str:
-    """Returns a digest of the bytes of an array."""
+    """Returns a digest of the bytes of an array, to tell models with other parameters apart."""
     return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
 
 
 def read_record(path: Path) -> ResultRecord | None:
-    """Reads the record of a result from its file; None if the file is no result.
-
-    Raises `FileError` for a damaged file.
+    """Reads the record (what it is made of, and row counts) that a result file stores; None if the file is no
+    result. Raises `FileError` for a damaged file.
     """
     found = metadata_of(path)
     try:
@@ -112,13 +114,15 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and of the part of it, that a result was made of."""
+    """Returns a digest of the input, and of the part of it, that a result was made of; mark: its metadata."""
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Compares two marks; returns the reason why a result cannot be used, or None if they are equal."""
+    """Returns the reason why a result with the mark `before` cannot be used for a run with the mark `now`, or
+    None. A mark is the metadata that says what a result is made of.
+    """
     for part, text in EXPLAINED.items():
         if before.get(part) != now.get(part):
             old, new = shown_difference(before.get(part), now.get(part))

@@ -52,12 +52,12 @@ class Channel:
         self.items.put(item)
 
     def check(self) -> None:
-        """Raises `StoppedError` if the channel was stopped."""
+        """Raises `StoppedError`, to end the calling thread, if the channel was stopped."""
         if self.stopped:
             raise StoppedError
 
     def stop(self) -> None:
-        """Wakes the thread that waits for room, and after the last item the one that waits for an item."""
+        """Wakes the thread that waits to put an item, and, after the last item, the one that reads items."""
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
@@ -79,21 +79,23 @@ class Channel:
 def threads(
     channels: tuple[Channel, ...], *tasks: tuple[Callable[[], None], Channel | None]
 ) -> Generator[list[BaseException]]:
-    """Context that runs functions in threads beside its block, and waits for them at its end.
+    """Runs functions in threads beside its `with` block, and waits for them at its end. An exception in the
+    block stops all channels. Yields the list of exceptions of functions without a channel.
 
+    channels: all channels between the threads.
     tasks: pairs of a function and a channel. An exception of the function is put into the channel, whose
-    reader raises it after the items before it. With None in place of a channel it stops all channels, and is
-    raised after the block. An exception in the block stops all channels. Yields the list of exceptions of the
-    second kind.
+        reader raises it after the items before it. With None in place of a channel it stops all channels, and
+        is raised after the block.
     """
     failed = list[BaseException]()
 
     def stop() -> None:
+        """Stops all channels, which ends the threads."""
         for channel in channels:
             channel.stop()
 
     def run_task(task: Callable[[], None], channel: Channel | None) -> None:
-        """Runs a task; passes its exception to its channel, or records it and stops all channels."""
+        """Runs a task; puts its exception into its channel, or records it and stops all channels."""
         try:
             task()
         except StoppedError:
@@ -144,7 +146,9 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Settings of the writer. plain: the column of the model's outputs. aside: the file for rows that cannot
+    """Settings of the writer of results.
+
+    format: parquet or arrow. plain: the column of the model's outputs. aside: the file for rows that cannot
     be run; None to stop at the first one.
     """
 
@@ -157,15 +161,17 @@ class WriteOptions:
 def run_jobs(
     jobs: list[Job], predictor: Predictor, options: WriteOptions, advance: Callable[[float, int], None]
 ) -> RunCounts:
-    """Runs jobs and writes their results. how: the settings of the writer.
+    """Runs jobs (each makes one result file) and writes their results; returns counts and the results'
+    records.
 
-    advance: called after each call of the model with the bytes of input and the sequences that it finished.
+    options: the settings of the writer. advance: called after each call of the model with the bytes of input
+    and the number of sequences that it finished.
     """
     counts, done = RunCounts(), 0.0
     chunks, results = Channel(), Channel()
 
     def read() -> None:
-        """Puts the rows of all jobs into `chunks`, and an `End` after those of each job."""
+        """Reads the rows of all jobs, and puts them and an `End` for each job into the channel `chunks`."""
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
                 chunks.put((job, batch, share))
@@ -174,7 +180,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes the results from `results`, and removes an unfinished file at the end."""
+        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:
@@ -219,14 +225,17 @@ class ResultWriter:
     """Writer of one result after the other, with the rows that are set aside for it."""
 
     def __init__(self, options: WriteOptions) -> None:
-        """Begins without a file; the first rows of a result create it."""
+        """Sets up the writer without a file: the first rows of a result create it. options: its settings."""
         self.options = options
         self.rows = self.bad = 0
         self.target: ResultFile | None = None
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes rows, and those set aside; begins a file with the first row for it."""
+        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed.
+
+        job: the result file to make. part: the outcome of one call of the model.
+        """
         self._begin(job)
         self.rows, self.bad = self.rows + part.rows, self.bad + len(part.bad)
         if part.results is not None and self.target is not None:
@@ -236,7 +245,7 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes the files of a job. The rows that are set aside are on disk before the result appears."""
+        """Completes a job's files and returns its record; rejected rows are on disk before the result is."""
         job = end.job
         target = self._begin(job)
         made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
@@ -248,13 +257,13 @@ class ResultWriter:
         return made
 
     def drop(self) -> None:
-        """Removes the files that are not complete."""
+        """Removes the result files that are not complete."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the file of the current result, which it creates for the first rows."""
+        """Returns the file of the job's result, which it creates if none is open."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

@@ -32,8 +32,8 @@ LONGEST = 238
 class Job:
     """A result to make.
 
-    part: the rows of the file that it is made of. target: its path. chosen: how its rows are run. mark: the
-    metadata that says what it is made of.
+    part: the rows of the file that it is made of. selection: how its rows are run. target: its path. mark:
+    the metadata that says what it is made of.
     """
 
     table: TableFile
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def size(self) -> float:
-        """The bytes of its part of the file."""
+        """The bytes of input of this job: its fraction of the input file."""
         return self.table.size * self.part.share
 
 
@@ -63,11 +63,11 @@ class ResultsPlan:
 def jobs_of(
     found: Listing, output: Path, alone: bool, ending: str, select: Any, mark: dict[str, Any]
 ) -> Iterator[Job]:
-    """Yields the jobs of all files. alone: the output is one file. choose: decides how a schema is run. mark:
-    the metadata that all results share.
+    """Yields the jobs of all input files, one for each result file. Raises `FileError` for damaged files, and
+    `InputError` for a file whose columns do not fit the model, or differ from those of the first file.
 
-    Raises `FileError` for damaged files, `InputError` for a file whose columns do not fit the model, or
-    differ from those of the first file.
+    alone: whether the output is one file. ending: that of result files. select: a function that decides how
+    files of a schema are run. mark: the metadata that all results share.
     """
     first: tuple[Path, Selection] | None = None
     for each in found.files:
@@ -89,13 +89,13 @@ def jobs_of(
 
 
 def whole_part(table: TableFile) -> ResultRows:
-    """Joins all parts of a file to one."""
+    """Returns all rows of a file as one part, for a single result."""
     groups = tuple(group for part in table.parts for group in part.groups)
     return ResultRows(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: ResultRows, ending: str) -> str:
-    """Makes the name of a result from the name of its input and the number of its part.
+    """Returns the file name of a result, made from the name of its input and the number of its part.
 
     >>> result_name("a b.2.arrow", ResultRows(), ".parquet")
     'a b.2.parquet'
@@ -107,7 +107,10 @@ def result_name(name: str, part: ResultRows, ending: str) -> str:
 
 
 def check_alike(path: Path, selection: Selection, first_path: Path, first: Selection) -> None:
-    """Raises `InputError` for a file whose columns differ from those of the first one."""
+    """Raises `InputError` if the columns that are used differ between a file and the first one.
+
+    selection, first: how the rows of the two files are run, with the Arrow types of their used columns.
+    """
     here, there = printable(str(path)), printable(str(first_path))
     for column in {**first.used, **selection.used}:
         kind, before, name = selection.used.get(column), first.used.get(column), printable(column)
@@ -122,10 +125,8 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for results that cannot be written as named.
-
-    That are names that are too long or clash, an output folder inside a folder that is read, and inputs
-    inside the output folder.
+    """Raises `FileError` for results that cannot be written as named. These have names that are too long or
+    clash, an output folder inside a folder that is read, or inputs inside the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
@@ -168,10 +169,9 @@ def resolve_path(path: Path) -> Path:
 
 
 def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
-    """Finds the results that exist in an output folder, and checks each against its job.
-
-    Raises `FileError` for a folder that is not empty unless `resume` is true, and for a file in it that is
-    not the result of a job.
+    """Finds the results that exist in an output folder, and checks each against its job (one result to make),
+    so that only the others are made. Raises `FileError` for a folder that is not empty unless `resume` is
+    true, and for a file in it that is not the result of a job.
     """
     if os.path.lexists(output) and not os.path.isdir(output):
         raise FileError(f"{output}: this is not a folder, and the results of these inputs are several files")
@@ -196,10 +196,10 @@ def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
 
 
 def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
-    """Plans a single result into a file. force: whether to replace the file. resume: whether it may be the
-    result.
+    """Plans a run that makes a single result file. Raises `FileError` if the output is the input, exists, or
+    is not the result of this job.
 
-    Raises `FileError` if the output is the input, exists, or is not the result of this job.
+    force: whether to replace an existing file. resume: whether an existing file may be the result.
     """
     target = job.target
     if os.path.exists(target) and os.path.samefile(target, job.table.path):
@@ -210,7 +210,7 @@ def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
 
 
 def check_result(path: Path, job: Job) -> ResultRecord:
-    """Reads the record of a result; raises `FileError` if it is not the result of the job."""
+    """Reads the record of the result at `path`; raises `FileError` if it is not the result of the job."""
     made = read_record(path)
     reason = "it is not a result of stepnet run" if made is None else difference_of(made, job)
     if made is None or reason:
@@ -219,9 +219,8 @@ def check_result(path: Path, job: Job) -> ResultRecord:
 
 
 def difference_of(made: ResultRecord, job: Job) -> str | None:
-    """Returns the reason why a result is not that of a job, or None.
-
-    The input is read only if its time of modification differs: size and digest do not cover all its bytes.
+    """Returns the reason why an existing result is not that of a job, or None if it is. The input is read
+    only if its time of modification differs: size and digest do not cover all its bytes.
     """
     reason = difference(made.mark, job.mark)
     if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):

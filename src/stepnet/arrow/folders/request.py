@@ -51,8 +51,8 @@ class Destination:
         file_format: str | None,
         compression: str | None,
     ) -> "Destination":
-        """Checks the arguments of `run` about the output; raises `InputError` or `FileError` if they do not
-        fit together.
+        """Checks the arguments of `run` about the output, and returns them together. Raises `InputError` or
+        `FileError` if they do not fit together.
 
         found: the inputs; a single file among them may have an output file.
         """
@@ -86,7 +86,8 @@ class Destination:
 class RunRequest:
     """The model and the jobs of a run.
 
-    chosen: how the first file is run. mark: version, model and options, which are the same for all results.
+    selection: how the first file is run. mark: version, model and options, which are the same for all
+    results.
     jobs: the results to make, in their order.
     """
 
@@ -108,7 +109,11 @@ class RunRequest:
         refuse_nan: bool,
         recurrent_only: bool,
     ) -> "RunRequest":
-        """Checks the arguments of `run` about model and columns; opens all files, but reads no rows."""
+        """Checks the arguments of `run` about model and columns, and lists the jobs; opens all files, but
+        reads no rows.
+
+        found: the inputs. target: the output. The other arguments are those of `run`.
+        """
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if column is not None:
             instance(column, str, "column is the name of the list column")
@@ -145,7 +150,7 @@ class RunRequest:
 
 
 def local_path(output: Any) -> Path:
-    """Returns the output as a path; raises `FileError` for a URL."""
+    """Returns the user's output as a path; raises `FileError` for a URL."""
     path = file_path(output, "output")
     text = str(output)  # a Path would merge the two slashes of a URL
     if ADDRESS.match(text):
@@ -157,14 +162,18 @@ def local_path(output: Any) -> Path:
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Tells if the output is a file: there is a single input file, and the output is not a folder."""
+    """Tells if the output is a file, not a folder: there is one input file, and the path has an ending."""
     single = len(found.files) == 1 and not found.folders
     named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)
     return single and named_as_file and not os.path.isdir(target)
 
 
 def format_of(asked: str | None, file: Path | None) -> str:
-    """Returns the format of results; raises `InputError` if an output file's ending contradicts it."""
+    """Returns the format of results: `asked`, by default that of the output file's ending; checks that both
+    agree.
+
+    file: the path of an output file; None for an output folder.
+    """
     ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
     kept = choice(
         ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
@@ -177,7 +186,7 @@ def format_of(asked: str | None, file: Path | None) -> str:
 
 
 def parquet_path(bad: Any) -> Path:
-    """Returns the path for rows that are set aside; raises `InputError` unless it ends in .parquet."""
+    """Returns the user's path for rows that cannot be run; raises `InputError` unless it ends in .parquet."""
     path = file_path(bad, "bad")
     if path.suffix != ".parquet":
         raise InputError(
@@ -187,7 +196,9 @@ def parquet_path(bad: Any) -> Path:
 
 
 def list_column(schema: Any, asked: str | None) -> str:
-    """Returns the name of the column of sequences; raises `InputError` if it is missing or ambiguous."""
+    """Returns the name of the column of sequences: `asked`, or the only list column. Raises `InputError` if
+    it is missing or ambiguous.
+    """
     types = pyarrow_module("pyarrow.types", FILES)
     names = [field.name for field in schema]
     lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]

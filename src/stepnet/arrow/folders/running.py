@@ -65,7 +65,7 @@ class Summary:
     left_out: tuple[str, ...] = ()
 
     def text(self, bad: str | Path | None = None) -> str:
-        """Formats the report as text. bad: the path of the rows that were set aside."""
+        """Returns the report as text. bad: the path of the file of rows that were set aside, if any."""
         counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
         output = printable(self.output)
         where = output if self.results == 1 else f"{self.results} files in {output}"
@@ -176,10 +176,11 @@ def run_work(
     bad: Path | None,
     progress: Callable[[Progress], None],
 ) -> tuple[int, dict[Path, ResultRecord], RunCounts]:
-    """Makes all results that do not exist yet, under a lock of the output folder.
+    """Makes all results that do not exist yet, under a lock of the output folder. Returns (number of results
+    that existed before, records of all results by path, counts of this run).
 
-    bad: the file for rows that are set aside, or None. Returns the number of results that existed before, the
-    records of all results by path, and the counts of this run.
+    work: the model and the jobs. target: the output. found: the inputs. bad: the file for rows that are set
+    aside, or None. progress: called with a `Progress` as the run advances.
     """
     with ExitStack() as held:
         if target.alone:
@@ -205,7 +206,10 @@ def run_work(
 def run_plan(
     plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
 ) -> RunCounts:
-    """Removes unfinished files, then runs the jobs of a plan whose results do not exist."""
+    """Removes unfinished files, then makes the results of a plan that do not exist yet; returns counts.
+
+    predictor: the model. options: the settings of the writer. progress: called as the run advances.
+    """
     for path in plan.partial:
         remove_partial(path)
     if options.aside is not None:
@@ -214,7 +218,7 @@ def run_plan(
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
-        """Adds to the progress, and reports it."""
+        """Adds finished bytes and sequences to the progress, and reports it to the caller."""
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)
@@ -224,7 +228,10 @@ def run_plan(
 
 
 def check_aside(plan: ResultsPlan, aside: RejectedRows | None) -> None:
-    """Raises an error if rows that were set aside for an existing result are missing."""
+    """Raises an error if rows that an earlier run rejected for an existing result cannot be found.
+
+    plan: the results to make, and those that exist. aside: the file of rejected rows; None without one.
+    """
     lost = next((path for path, made in plan.done.items() if made.bad), None)
     if aside is not None:
         aside.check(plan)

@@ -18,7 +18,7 @@ from stepnet.ragged.arrow import pyarrow_module
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be run.
+    """A row on which the model cannot be run.
 
     row: its number in the file. message: the error of a call with only this row. records: the row.
     """
@@ -28,7 +28,7 @@ class BadRow:
     records: Any
 
     def reason(self, name: str) -> str:
-        """Returns the message without the file name and the row number in front of it."""
+        """Returns the error of the row without the file name `name` and the row number in front of it."""
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 
@@ -47,7 +47,11 @@ class BatchOutcome:
 
 
 def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
-    """Runs the rows of a batch, as many at a time as a call takes; yields results and bad rows."""
+    """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcome of each
+    call.
+
+    selection: how batches of this schema are run.
+    """
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
     for start, stop in cuts(row_sizes(array, selection.level_bytes), JOINED):
@@ -67,7 +71,11 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
 def outcomes(
     batch: NumberedBatch, predictor: Predictor, selection: Selection
 ) -> Iterator[tuple[Any, list[Any] | BadRow]]:
-    """Runs rows; yields them in order, many with their results, or a single one with its error."""
+    """Runs a model on rows; yields (rows, their results) or (one row, its error), in order. If a call fails,
+    its rows are run in halves, until the rows with errors are found.
+
+    selection: how batches of this schema are run.
+    """
     rows = batch.records.num_rows
     message = ""
     try:
@@ -86,6 +94,6 @@ def outcomes(
 
 
 def steps_of(array: Any) -> int:
-    """Counts the steps of all sequences of a column."""
+    """Returns the number of steps of all sequences of a list column."""
     compute = pyarrow_module("pyarrow.compute")
     return compute.sum(compute.list_value_length(array)).as_py() or 0

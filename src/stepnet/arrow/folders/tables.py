@@ -57,7 +57,7 @@ class ResultRows:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of rows.
+    """An input file of rows, Parquet or Arrow.
 
     kind: Parquet or Arrow. parts: the rows of each result. size: in bytes. time: the time of modification, in
     nanoseconds. digest: of the size, and of the footer of a Parquet file or both ends of an Arrow file.
@@ -73,7 +73,7 @@ class TableFile:
 
     @property
     def name(self) -> str:
-        """The path as messages show it."""
+        """The path of the file as messages show it."""
         return printable(str(self.path))
 
     @classmethod
@@ -101,10 +101,10 @@ class TableFile:
     def chunks(
         self, part: ResultRows, column: str, selection: Selection
     ) -> Iterator[tuple[NumberedBatch, float]]:
-        """Yields the rows of a part in batches, each with the fraction of the file that it is, about.
+        """Yields (batch of rows, about the fraction of the file that it is) for a part of the file. Raises
+        `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
 
-        column: the list column. Raises `FileError` for rows that cannot be read, and for a file that has
-        changed since it was listed.
+        column: the list column. selection: how the rows are run, with the names of the used columns.
         """
         first = part.first
         with read_errors(self.path, self.kind), open_native(self.path) as file:
@@ -124,10 +124,10 @@ class TableFile:
             self.check_unchanged()
 
     def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
-        """Computes the CRC-32 of all bytes of a part, also of columns that are not read.
+        """Computes the CRC-32 of all bytes of a part of the file, also of columns that are not read. Raises
+        `FileError` for a file that cannot be read or has changed.
 
-        between: called after each `BLOCK` bytes. Raises `FileError` for a file that cannot be read or has
-        changed.
+        between: called after each `BLOCK` bytes, such as to stop.
         """
         checksum, (begin, end) = 0, part.span
         with read_errors(self.path, self.kind), self.path.open("rb", buffering=0) as file:
@@ -140,21 +140,21 @@ class TableFile:
         return checksum
 
     def check_unchanged(self) -> None:
-        """Raises `FileError` if size or time of modification of the file have changed."""
+        """Raises `FileError` if the file's size or time of modification has changed since it was listed."""
         status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
             raise FileError(f"{self.path}: the file was changed while it was run")
 
 
 def check_text(field: Any) -> None:
-    """Raises `UnicodeDecodeError` if the name of a field, or of a field inside it, is not UTF-8."""
+    """Raises `UnicodeDecodeError` if the name of an Arrow field, or of one inside it, is not UTF-8."""
     _ = field.name
     for place in range(field.type.num_fields):
         check_text(field.type.field(place))
 
 
 def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
-    """Cuts a Parquet file into parts at ends of row groups, by its footer. size: the bytes of the file."""
+    """Cuts a Parquet file into parts of whole row groups, by its footer; size: the bytes of the file."""
     metadata = source.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
@@ -165,7 +165,7 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
             held = 0
         held += each
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
-    edges = [0, *(begin_of(source, place) for place in cuts[1:]), size]
+    edges = [0, *(group_start(source, place) for place in cuts[1:]), size]
     spans = list(pairwise(edges))
     if edges != sorted(edges):  # the row groups are not in the order of their bytes
         spans = [(0, size)] * len(ranges)
@@ -182,7 +182,7 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
     )
 
 
-def begin_of(source: Any, group: int) -> int:
+def group_start(source: Any, group: int) -> int:
     """Returns the offset of the first byte of a row group of a Parquet file."""
     check_group(source, group)
     row_group = source.metadata.row_group(group)
@@ -192,16 +192,19 @@ def begin_of(source: Any, group: int) -> int:
 
 
 def check_group(source: Any, group: int, column: str | None = None) -> None:
-    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged.
+    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged. Without
+    this check, pyarrow's `RowGroupMetaData.column` ends the process where it meets damaged statistics.
 
-    column: the only column to check. Without this check, pyarrow's `RowGroupMetaData.column` ends the process
-    where it meets damaged statistics.
+    column: the only column to check; None for all.
     """
     next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
 def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
-    """Yields the record batches of a part of a Parquet file, with the columns that are used."""
+    """Yields the record batches of a part of a Parquet file, with the columns that are used.
+
+    column: the list column. selection: how the rows are run, with the names of the used columns.
+    """
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
     names = None if selection.others else [*selection.used]
@@ -213,7 +216,7 @@ def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selecti
 
 
 def kind_of(path: Path) -> str:
-    """Returns "Parquet" or "Arrow", by the ending of a file name, or else by the content."""
+    """Returns the format of a file, "Parquet" or "Arrow", by the ending of its name, or by its content."""
     kind = KINDS.get(path.suffix.lower())
     if kind is not None:
         return kind
@@ -222,12 +225,12 @@ def kind_of(path: Path) -> str:
 
 
 def open_native(path: Path) -> Any:
-    """Opens a file for pyarrow, which then reads it without Python."""
+    """Opens a file as pyarrow's own file object, which it reads without Python's lock."""
     return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
 
 
 def open_arrow(file: Any) -> Any:
-    """Opens a reader of an Arrow file or stream."""
+    """Opens pyarrow's reader of an Arrow file or stream; raises `ArrowInvalid` if it is empty."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     ipc = pyarrow_module("pyarrow.ipc", FILES)
     magic = file.read(6)
@@ -240,28 +243,31 @@ def open_arrow(file: Any) -> Any:
 
 
 def batches_of(reader: Any) -> Iterator[Any]:
-    """Iterates over the record batches of a reader of an Arrow file or stream."""
+    """Returns an iterator of the record batches of an Arrow file's or stream's reader."""
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
     return iter(reader)
 
 
 def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
-    """Yields the record batches of an Arrow file, with the columns that are used; small ones are joined."""
+    """Yields record batches of an Arrow file, with the columns that are used; small batches are joined.
+
+    selection: how the rows are run, with the names of the used columns.
+    """
     held, size = list[Any](), 0
     for batch in batches_of(open_arrow(file)):
         batch = batch if selection.others else batch.select([*selection.used])
         batch.validate(full=True)  # nbytes and a join follow offsets, which may be damaged
         if size + batch.nbytes > CHUNK_BYTES:
-            yield from combine(held)
+            yield from joined_batches(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
         del batch
-    yield from combine(held)
+    yield from joined_batches(held)
 
 
-def combine(batches: Sequence[Any]) -> Iterator[Any]:
+def joined_batches(batches: Sequence[Any]) -> Iterator[Any]:
     """Joins record batches to one; yields them one by one if their dictionaries cannot be joined."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # a join would lose their order
@@ -271,7 +277,10 @@ def combine(batches: Sequence[Any]) -> Iterator[Any]:
 
 
 def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> int:
-    """Returns the number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
+    """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`.
+
+    source: the Parquet file. column: the list column. selection: how the rows are run.
+    """
     rows = source.metadata.row_group(group).num_rows
     steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)
     outer, *inner = selection.level_bytes
@@ -279,7 +288,7 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:
-    """Counts the numbers in a column of a row group of a Parquet file, including those inside lists."""
+    """Returns how many numbers the column `name` has in a row group of a Parquet file, inside lists too."""
     check_group(source, group, name)
     metadata = source.metadata
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
@@ -289,7 +298,7 @@ def numbers_in(source: Any, name: str, group: int) -> int:
 
 @contextmanager
 def read_errors(path: Path, kind: str) -> Generator[None]:
-    """Context that turns errors into a `FileError` saying that the file cannot be read."""
+    """Converts errors of its `with` block to a `FileError` that says that the file cannot be read."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     try:
         yield

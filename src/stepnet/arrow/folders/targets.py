@@ -30,7 +30,7 @@ COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")
 
 
 class ResultFile:
-    """A result that is being written.
+    """A result file that is being written.
 
     form: parquet or arrow. plain: the column that is written without a dictionary and without statistics.
 
@@ -40,7 +40,11 @@ class ResultFile:
     def __init__(
         self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
     ) -> None:
-        """Creates, locks and empties the partial file, and writes its schema with the mark."""
+        """Creates and locks the partial file, and writes its schema with the mark.
+
+        mark: metadata on what the result is made of. form: parquet or arrow. plain: a column without
+        dictionary.
+        """
         self.path, self.partial = path, partial_of(path)
         self.form = form
         self.schema = schema.with_metadata({MARK: canonical_json(mark)})
@@ -64,7 +68,7 @@ class ResultFile:
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _open_writer(self, compression: str, plain: str) -> Any:
-        """Opens the writer of the format. plain: the column without a dictionary and without statistics."""
+        """Opens pyarrow's writer of Parquet or Arrow. plain: the column without dictionary and statistics."""
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
             kind = None if compression == "none" else compression
@@ -79,7 +83,7 @@ class ResultFile:
         )
 
     def write(self, records: Any) -> None:
-        """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
+        """Adds the rows of a record batch to the file: a row group of Parquet, or a batch of Arrow."""
         with write_errors(self.path), named(str(self.path)):
             if self.dictionaries is not None:
                 records = self.dictionaries.joined(records)
@@ -92,7 +96,7 @@ class ResultFile:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Completes the file, syncs it to disk and gives it its name. end: the metadata after the rows."""
+        """Completes the file: writes the metadata `end`, syncs it to disk and gives it the final name."""
         counts = canonical_json(end)
         with write_errors(self.path):
             if self.form == "arrow":
@@ -109,7 +113,7 @@ class ResultFile:
         self.lock.close()
 
     def drop(self) -> None:
-        """Removes the unfinished file."""
+        """Removes the unfinished result file and its lock."""
         for each in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
                 each.close()
@@ -118,7 +122,7 @@ class ResultFile:
 
 
 def partial_of(path: Path) -> Path:
-    """Returns the name that a file has until it is complete."""
+    """Returns the name that a result file has until it is complete."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -155,9 +159,8 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Context that makes a folder and locks it; raises `FileError` if another run has locked it.
-
-    A folder that is empty at the end is removed.
+    """Makes a folder and locks it during its `with` block; raises `FileError` if another run has locked it. A
+    folder that is empty at the end is removed.
     """
     if fcntl is None:
         yield
@@ -177,7 +180,7 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 
 def lock_file(number: int, path: Path) -> None:
-    """Locks a file by its descriptor; raises `FileError` if another process has locked it."""
+    """Locks the file at `path`, open as `number`; raises `FileError` if another process has locked it."""
     if fcntl is None:
         return
     try:
@@ -190,7 +193,7 @@ def lock_file(number: int, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs the entries of a folder to disk."""
+    """Writes the entries of a folder to disk, so that a renamed file survives a crash."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -201,7 +204,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def write_errors(path: Path) -> Generator[None]:
-    """Context that turns errors into a `FileError` saying that the file cannot be written."""
+    """Converts errors of its `with` block to a `FileError` that says that the file cannot be written."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ LSTM = Evidence(
 
 
 def gate(name: str, letter: str) -> dict[str, str]:
-    """The two layers of one gate."""
+    """Returns each array's layout text, as "W_z[x h]", by name, for a gate's linear layers; name: Burn's."""
     return {
         f"{name}.input_transform.weight": f"W_{letter}[x h]",
         f"{name}.input_transform.bias?": f"b_{letter}[h]",

@@ -22,7 +22,10 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """The arrays of the children of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
+    """Returns each array's layout text, as "W_r[h x]", by name, for one of the children of an NStep link.
+
+    gates: the order of the gates. child: the template of the child's name.
+    """
     count, arrays = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
         arrays |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
@@ -31,7 +34,7 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """The two Linear links of a gate of a GRU."""
+    """Returns each array's layout text, as "W_r[h x]", by name, for the two Linear links of a GRU's gate."""
     return {
         f"W{suffix}/W": f"W_{gate}[h x]",
         f"W{suffix}/b": f"b_{gate}[h]",

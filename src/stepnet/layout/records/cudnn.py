@@ -29,7 +29,7 @@ BIASES = {"": "bd", "_no_bias": "", "_input_bias": "b", "_recurrent_bias": "d"}
 
 
 def weight_space(gates: str, biases: str, projection: str = "") -> dict[str, str]:
-    """The vector, with these of b and d."""
+    """Returns the notation (axes as text) of cuDNN's vector of all weights, by name; biases: as "bd"."""
     matrices = f"{{L D: W[(g:{gates} h) x]; R[(g:{gates} h) k]{projection}}}"
     vectors = "; ".join(f"{bias}[(g:{gates} h)]" for bias in biases)
     return {"weight_space": matrices + (f"; {{L D: {vectors}}}" if biases else "")}

@@ -18,7 +18,10 @@ GRU = {key: LSTM[key] for key in ("gate_activation", "candidate_activation")} | 
 
 
 def lstm(forget: str) -> dict[str, str]:
-    """The arrays of an LSTM cell with an array for each gate; forget: the name of the input's forget gate."""
+    """Returns each array's layout text, as "W_i[x h]", by name, for an LSTM cell with an array for each gate.
+
+    forget: the name of the input's forget gate, "if" or "if_".
+    """
     inputs = {f"{forget if gate == 'f' else f'i{gate}'}/kernel": f"W_{gate}[x h]" for gate in "ifgo"}
     kernels = {f"h{gate}/kernel": f"R_{gate}[k h]" for gate in "ifgo"}
     return inputs | kernels | {f"h{gate}/bias": f"d_{gate}[h]" for gate in "ifgo"}

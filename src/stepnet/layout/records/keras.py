@@ -24,13 +24,17 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """The arrays of a layer: gates side by side."""
+    """Returns each array's layout text, as "W[x h]", by name; gates: their order. bias: the bias's."""
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
 
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
-    """The settings of a layer's constructor; the activation of its gates has this usual value."""
+    """Returns the activations that a layer's constructor sets, by field of `Semantics`, with the `fixed`
+    fields.
+
+    values: Keras' names of activations by stepnet's. gates: the usual activation of the gates, None if open.
+    """
     return {
         **fixed,
         "gate_activation": Setting("recurrent_activation", values, gates),
@@ -39,14 +43,17 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """The settings of an LSTM, whose candidate and output share an activation."""
+    """Returns an LSTM's settings by field of `Semantics`: its candidate and output share an activation."""
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 
 def of_version(
     framework: str, values: dict[str, str], gates: str | None, evidence: Evidence
 ) -> tuple[Record, ...]:
-    """The layers of Keras 2 or 3."""
+    """Returns the layouts of the layers of Keras 2 or 3.
+
+    values: Keras' names of activations by stepnet's. gates: the usual activation of gates, None if open.
+    """
     simple = {"candidate_activation": Setting("activation", values, "tanh")}
     two_rows, one_row = "b[1 (g:zrn h)] / d[1 (g:zrn h)]", "b[(g:zrn h)]"
     after = semantics(values, gates, reset="after")
@@ -60,7 +67,10 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """The arrays of Keras 1: one array per gate and parameter, with Keras' letters for gates."""
+    """Returns each array's layout text, as "W_z[x h]", by name, for a layer of Keras 1: an array per gate.
+
+    gates, letters: stepnet's letters of the gates, and Keras' letters for them.
+    """
     pairs = tuple(zip(gates, letters, strict=True))
     return {
         f"{name}_{letter}": f"{parameter}_{gate}[{axes}]"

@@ -8,12 +8,10 @@ FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given
 
 
 def records(framework: str, weights: str, recurrent: str, evidence: Evidence) -> tuple[Record, ...]:
-    """The three layers.
-
-    weights, recurrent: the axes of the matrices, where "gates" stands for the gate axis.
-    """
+    """Returns the layouts of MLX's three layers; weights, recurrent: the axes of matrices, "gates" for g."""
 
     def matrix(parameter: str, axes: str, gates: str) -> str:
+        """Writes a matrix in the notation, such as "W[(g:rzn h) x]"."""
         return f"{parameter}[{axes.replace('gates', f'(g:{gates} h)')}]"
 
     return (

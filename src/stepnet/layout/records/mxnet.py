@@ -43,7 +43,7 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """The arrays of a layer or cell, whose names begin alike."""
+    """Returns each array's layout text by name, for a kind of layer, as "lstm"; front: the names' prefix."""
     gates = KINDS[kind][1]
     return {
         f"{front}i2h_weight": f"W[(g:{gates} h) x]",
@@ -55,18 +55,18 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """The vector of all weights."""
+    """Returns the notation (axes as text), by name, of the vector of all weights of a kind of layer."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """The evidence for a kind of layer."""
+    """Returns the evidence (source and test run) of a layout: `evidence`, without a run for projections."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 
 def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
-    """The record of a layer or cell whose arrays have the names of cells."""
+    """Returns the layout of a layer or cell whose arrays have the names of cells; front: their prefix."""
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
     return Record(f"mxnet.{name}", cell, named, semantics, evidence, both, lone_direction="")

@@ -8,7 +8,7 @@ EVIDENCE = Evidence(
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """The weights of inputs, the biases and the recurrent weights."""
+    """Returns each array's layout text, as "W[D h x]", by name. gates: their order. bias: the bias's."""
     return {
         "weight_xc_data": f"W[D (g:{gates} h) x]",
         "bias_c_data": bias,

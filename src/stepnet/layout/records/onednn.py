@@ -15,12 +15,12 @@ LSTM_BIAS = {"bias": "b[L D g:ifgo h]"}
 
 
 def weights(gates: str) -> dict[str, str]:
-    """Weights as ldigo."""
+    """Returns each array's layout text by name, with the axes in oneDNN's order ldigo; gates: their order."""
     return {"weights_layer": f"W[L D x g:{gates} h]", "weights_iter": f"R[L D k g:{gates} h]"}
 
 
 def transposed(gates: str) -> dict[str, str]:
-    """Weights as ldgoi, which oneDNN's CPU kernels often require."""
+    """Returns each array's layout text by name, in the order ldgoi that oneDNN on a CPU often requires."""
     return {"weights_layer": f"W[L D g:{gates} h x]", "weights_iter": f"R[L D g:{gates} h k]"}
 
 

@@ -21,7 +21,10 @@ CLIP = Setting("clip", usual=0.0)
 
 
 def activations(*fields: tuple[str, str]) -> dict[str, Setting]:
-    """The attribute `activations`: for each of its entries, in order, the field and the usual value."""
+    """Returns a setting for each entry of an operator's attribute `activations`, by field of `Semantics`.
+
+    fields: for each entry, in order, the field and the usual value.
+    """
     return {
         field: Setting(f"activations[{place}]", NAMES, usual) for place, (field, usual) in enumerate(fields)
     }

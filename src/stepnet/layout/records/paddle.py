@@ -38,7 +38,7 @@ LSTM = {
 
 
 def of_its_cell(gates: str) -> dict[str, str]:
-    """The arrays of a layer under the names of its cells."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by its name in the cells of a layer."""
     return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
 
 

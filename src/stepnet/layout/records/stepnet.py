@@ -9,7 +9,10 @@ EVIDENCE = Evidence("stepnet/cells.py", "the tests compare with PyTorch, Keras a
 
 
 def record(name: str, cell: str, semantics: dict[str, Any], further: dict[str, str] | None = None) -> Record:
-    """The record of a named cell: all gates side by side, in the order of `GATES`."""
+    """Returns the layout of one of stepnet's named cells: gates side by side, in the order of `GATES`.
+
+    further: the notation of arrays besides W, R, b and d, by name.
+    """
     gates = GATES[cell]
     arrays = {"W": f"W[x (g:{gates} h)]", "R": f"R[k (g:{gates} h)]"}
     arrays |= {"b?": f"b[(g:{gates} h)]", "d?": f"d[(g:{gates} h)]"}

@@ -15,7 +15,7 @@ CLIPS = {"cell_clip": Setting("cell_clip", usual=0.0), "projection_clip": Settin
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """The tensors of these gates."""
+    """Returns each tensor's layout text, as "W_i[h x]", by name, for an LSTM of these gates."""
     return {
         **{f"input_to_{NAMES[gate]}_weights": f"W_{gate}[h x]" for gate in gates},
         **{f"recurrent_to_{NAMES[gate]}_weights": f"R_{gate}[h k]" for gate in gates},

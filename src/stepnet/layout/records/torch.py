@@ -11,7 +11,7 @@ REVERSE = ("", "_reverse")
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """The arrays that all three kinds of layer have."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a layer; gates: their order."""
     return {
         "weight_ih_l{L}{D}": f"W[(g:{gates} h) x]",
         "weight_hh_l{L}{D}": f"R[(g:{gates} h) k]",
@@ -21,7 +21,7 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """The arrays that all three kinds of cell have."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a cell; gates: their order."""
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 
