@@ -40,7 +40,7 @@ MEANS = ("mean", "sum")
 
 
 def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mean") -> "ValueAndGrad":
-    """A function that runs a model and returns the value of a loss and its gradients.
+    """Returns a function that runs a model and returns the value of a loss and its gradients.
 
     Args:
         loss: loss(outputs, targets) -> a number for each step or, where outputs are per sequence, for each
@@ -67,9 +67,10 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
 
 
 class ValueAndGrad:
-    """A function that returns the value of a loss and its gradients, as `value_and_grad` returns it.
+    """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
-    is_mean: whether the value is the mean of the loss's numbers; otherwise it is their sum.
+    source: the model, with the conversion of a call's arguments to the inputs of its net.
+    is_mean: True if the value is the mean of the loss's numbers, False for their sum.
     """
 
     def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
@@ -91,7 +92,7 @@ class ValueAndGrad:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, Gradients]:
-        """The value of the loss, and its `Gradients`.
+        """Runs the model; returns the value of the loss and its `Gradients`.
 
         targets: the second argument of the loss, laid out as the sequences are. Where outputs are per
             sequence, as with `last_only`, targets are arrays with one entry per sequence. Where a graph has
@@ -111,7 +112,11 @@ class ValueAndGrad:
         together = kept is None  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
-            """The value of the loss, and its gradients for the inputs of its net at the positions `of`."""
+            """Returns the value of the loss, and its gradients for the inputs of its net at the positions
+            `of`.
+
+            arrays: the arrays of the inputs, without the targets.
+            """
             program, dtype, at_steps = self.programs.get(
                 (arguments.reading.program, aimed.key, tuple(of), together),
                 lambda: self.program(arguments, aimed, of, not together),
@@ -141,10 +146,11 @@ class ValueAndGrad:
     def program(
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
-        """Makes the program of the loss and its gradients; returns (program, loss's dtype, is per step).
+        """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
 
-        places: the positions of the inputs whose gradients are computed.
-        alone: whether the net has the results of the model as inputs, in place of the model.
+        places: the positions of the net's inputs whose gradients are computed.
+        alone: True for a net of the loss alone, whose inputs are the results of the model; False to include
+            the model.
         """
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
@@ -154,9 +160,9 @@ class ValueAndGrad:
 
 @dataclass(frozen=True)
 class Targets:
-    """The second argument of a loss.
+    """The second argument of a loss, as arrays.
 
-    structure: the structure of the arrays.
+    structure: the structure in which the caller gives the arrays.
     arrays: its leaves.
     levels: the number of ragged levels of each array: 1 for a value per step, 0 for one per sequence.
     """
@@ -167,7 +173,7 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of the net of a loss: the structure, dtypes, features and levels of the targets."""
+        """The cache key of a loss's net: the structure, dtypes, features and levels of the targets."""
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
@@ -178,9 +184,10 @@ class Targets:
 
 
 def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
-    """The argument `targets` as arrays; raises `InputError` unless they are laid out as the outputs are.
+    """Checks the argument `targets` and returns it as arrays; raises `InputError` unless laid out as the
+    outputs.
 
-    lengths, time_major: the arguments of the call.
+    lengths, time_major: the arguments of the call, which also hold for targets per step.
     """
     named, program = list(named_leaves(targets)), arguments.reading.program
     outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
@@ -196,7 +203,8 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
-    """Whether a target has one entry per sequence, as the output with its name has.
+    """Returns True if a target has one entry per sequence, False for one per step, as the output of its name
+    has.
 
     outputs: the number of ragged levels of each output, by name.
     """
@@ -211,7 +219,11 @@ def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
 
 
 def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
-    """A target as an array with one entry per sequence; raises `InputError` for another number of entries."""
+    """Returns a target as an array with one entry per sequence; raises `InputError` for another number of
+    them.
+
+    name, leaf: the target's name and value.
+    """
     what, rows = f"target {name}".strip(), arguments.call.positions.rows
     array = checked_array(leaf, what)
     if array.shape[:1] != (rows,):
@@ -223,7 +235,10 @@ def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
 
 
 def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch) -> None:
-    """Raises `InputError` for targets with more levels of sequences than the inputs have."""
+    """Raises `InputError` for targets with more levels of sequences than the inputs have.
+
+    targets, levels: the targets by name, and the number of levels of each, in the same order.
+    """
     for name, count in zip(targets, levels, strict=True):
         if count > max(batch.levels):
             raise InputError(
@@ -235,7 +250,8 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
 def with_loss(
     loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """The net that returns the sum of a loss, and whether the loss has a value per step.
+    """Traces a loss behind a model; returns the net of the loss's sum, and True if the loss has a value per
+    step.
 
     alone: whether the net has the results of the model as inputs, in place of the model.
     """
@@ -274,7 +290,7 @@ def with_loss(
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:
-    """Whether a loss has a parameter named `final`."""
+    """Returns whether a loss has a parameter named `final`, for the last memories."""
     try:
         return "final" in inspect.signature(loss).parameters
     except (TypeError, ValueError):
