@@ -40,7 +40,7 @@ class BackwardAccumulator:
     def of(
         cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
     ) -> "BackwardAccumulator":
-        """Starts the accumulation, before the last piece runs.
+        """Starts the accumulation of a section's gradients, before the last piece runs.
 
         outputs: the number of results of the net that are not memories.
         wanted: the positions of the inputs whose gradients are computed, initial memories last.
@@ -61,11 +61,11 @@ class BackwardAccumulator:
         return cls(net, tuple(wanted), tuple(seeds), memories, tuple(totals))
 
     def type_of(self, place: int) -> Type:
-        """The type of the net's input at a position."""
+        """Returns the type of the net's input at a position."""
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """The cotangents of the floating-point results of a piece, cut out of `seeds`."""
+        """Returns the cotangents of the floating-point results of a piece, cut out of `seeds`."""
         return [
             zeros(type_, piece.call)
             if array is None
@@ -102,5 +102,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Whether the gradient of a value is a sum over pieces, as several pieces read the same entries."""
+    """Returns whether a value's gradient is a sum over pieces, as several pieces read the same entries."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -40,7 +40,7 @@ def beam_search(
     scores: Callable[[Any], Any] | None = None,
     engine: Asked = "auto",
 ) -> tuple[Ragged, Ragged]:
-    """The most probable sequences that follow each start, best first, and their log-probabilities.
+    """Finds the most probable sequences that follow each start, best first, and their log-probabilities.
 
     The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
     the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
@@ -105,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The indices of the starts that continue, and their continuations, padded to at least `width` per start.
+    """Drops starts without continuations; returns the indices of the others, and their padded continuations.
 
-    A start with fewer continuations repeats its first one, with a log-probability of -inf.
+    Each start gets at least `width`: one with fewer repeats its first, with a log-probability of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -149,7 +149,7 @@ NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
 class Aside:
-    """The best finished sequences of each start, in `kept` [starts, count], best first.
+    """The best finished sequences of each start of a beam search, in `kept` [starts, count], best first.
 
     starts: the number of starts.
     beams: the largest number of sequences that are kept for each start.
@@ -162,7 +162,9 @@ class Aside:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """The ranks of sequences of a length, from their log-probabilities: log / length ** penalty."""
+        """Returns the ranks of sequences of a length, given their log-probabilities: log / length **
+        penalty.
+        """
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
@@ -212,7 +214,11 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Follows the trail back from each finished sequence; returns the sequences and their logs."""
+        """Assembles the finished sequences from the symbols of each step; returns them and their
+        log-probabilities.
+
+        trail: for each step, the symbol of each row and the row of the previous step that it continues.
+        """
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

@@ -16,7 +16,7 @@ NONE = np.zeros(1, np.int64)
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """A Ragged without sequences, with these features and levels.
+    """Returns a Ragged without sequences, with these features and levels.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -25,7 +25,9 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """The program of layers, traced without a call; raises `InputError` if inputs are not known yet."""
+    """Traces layers without a call, for inputs as declared or last seen; raises `InputError` if these are
+    unknown.
+    """
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):
@@ -41,7 +43,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Statics without entries, in the structure that the recurrences of a layer take."""
+    """Returns statics without entries, in the structure that the recurrences of a layer take."""
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

@@ -42,15 +42,15 @@ LOWEST = np.finfo(np.float64).min
 class Known:
     """Scores [rows, symbols], and the columns that the net computes from them, [rows, 2 + groups].
 
-    The first two columns are highest and norm: the log of a symbol is score - highest - norm. The others are
-    tops: the highest log of each group of symbols, without the symbols that stop.
+    The first two columns are highest and norm: the log of a symbol is score - highest - norm. Each further
+    column is the highest log of a group of symbols, without the symbols that stop.
     """
 
     scores: Array
     columns: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The log-probabilities [count, ...] of sequences continued by one symbol.
+        """Returns the log-probabilities [count, ...] of sequences continued by one symbol.
 
         places: the positions of the symbols among all scores, [count, ...].
         rows: the row of each entry of `places`, [count].
@@ -63,10 +63,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Best:
-    """The best continuations of each start by one symbol, as arrays [starts, count].
+    """The best continuations of each start of a beam search by one symbol, as arrays [starts, count].
 
     logs: their log-probabilities; -inf where a start has fewer continuations.
-    rows: the rows that they continue.
+    rows: the indices of the sequences that they continue.
     symbols: the symbols that they add.
     """
 
@@ -76,7 +76,7 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """The continuations of several parts, concatenated for each start."""
+        """Concatenates the continuations of several parts for each start."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 
@@ -103,7 +103,9 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """The scores with their norms and group maxima; raises `InputError` unless all maxima are finite."""
+        """Returns scores with their norms and group maxima; raises `InputError` unless each row's maximum is
+        finite.
+        """
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -122,7 +124,7 @@ class Candidates:
         return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """The best continuations that do not stop, at most `beams` per start, best first.
+        """Returns the best continuations that do not stop, at most `beams` per start, best first.
 
         Equal continuations are ordered by row, then by symbol.
 
@@ -148,7 +150,8 @@ class Candidates:
         return Best(best, *np.divmod(kept, self.symbols))
 
     def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """A superset of the best continuations: their positions among all scores, by start, and their logs.
+        """Finds a superset of the best continuations; returns their positions among all scores, and their
+        logs.
 
         logs: the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].
@@ -161,7 +164,9 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """All continuations by a stop symbol, of rows with these log-probabilities."""
+        """Returns the continuations of all rows by each stop symbol; `logs` are the log-probabilities of the
+        rows.
+        """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
@@ -169,7 +174,8 @@ class Candidates:
 
 
 def best_of(totals: Array, count: int) -> Array:
-    """The indices of the `count` highest values of each row, highest first; equal values keep their order.
+    """Returns the indices of the `count` highest values of each row, highest first; equal values keep their
+    order.
 
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]
@@ -180,12 +186,14 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """The number of groups of symbols: near twice the square root, so that groups are few and small."""
+    """Returns the number of groups of symbols: near twice the square root, so that groups are few and
+    small.
+    """
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """The `count`-th highest value of each row; -inf for rows with fewer values.
+    """Returns the `count`-th highest value of each row; -inf for rows with fewer values.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]
@@ -196,8 +204,9 @@ def floor_of(tops: Array, count: int) -> Array:
 
 @lru_cache(maxsize=32)
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
-    """A recurrence from scores [rows, symbols] of a dtype to the columns of `Known`, [rows, 2 + groups].
+    """Makes a recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups].
 
+    dtype: the dtype of the scores.
     groups: the number of groups of symbols.
     stops: the symbols that end a sequence.
     """
@@ -205,6 +214,7 @@ def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> R
     even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
+        """Computes the highest score, the norm and the highest log of each group."""
         going = np.where(stopping, -np.inf, scores) if stops else scores
         tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
         over = symbols - even

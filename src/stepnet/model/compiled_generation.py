@@ -51,7 +51,9 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """The program of the recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+    """A compiled recurrence that generates symbols, and the `Spec`s (features, dtypes) of each layer's
+    memory.
+    """
 
     program: Program
     memories: list[Any]
@@ -62,7 +64,9 @@ KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = W
 
 @dataclass(frozen=True)
 class Wired:
-    """A feedback recurrence for the sequences of a front: its program, initial memories and statics."""
+    """A compiled recurrence that generates symbols for given sequences, with their initial memories and
+    statics.
+    """
 
     program: Program
     memories: list[Array]
@@ -70,7 +74,11 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """Compiles the feedback recurrence, or returns the reason why Python is needed between two steps."""
+        """Compiles the recurrence, or returns the reason why generation needs Python between two steps.
+
+        front: the state of the sequences.
+        choice: the rule by which symbols are chosen from scores.
+        """
         feed, rows = writer.feed, len(front.scores)
         reason = refused(writer, choice.symbols, choice.sampler)
         if reason is not None or not isinstance(feed, Feed):
@@ -93,7 +101,7 @@ class Wired:
 
 
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
-    """The reason why the arguments of a generation need Python between two steps; None if they do not.
+    """Returns the reason why a generation needs Python between two steps; None if it can be compiled.
 
     symbols: the number of symbols.
     sampler: the argument of `generate`.
@@ -112,7 +120,9 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """The programs of all layers; if one is not a step of a net that a single plan runs, the reason."""
+    """Returns the programs of all layers, or the reason why one of them cannot be a step of the compiled
+    recurrence.
+    """
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:
@@ -137,9 +147,10 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
 def made_for(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
-    """Compiles the recurrence that writes symbols; returns the reason if it needs Python between two steps.
+    """Compiles the recurrence that generates symbols; returns the reason if it needs Python between two
+    steps.
 
-    feed, choice: the functions from symbols to inputs and from scores to symbols.
+    feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
     parts: the recurrences of all layers.
     """
     programs = programs_of(parts, writer)
@@ -159,7 +170,7 @@ def made_for(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Whether a program was made with the rows that the table of the feed has now."""
+    """Returns whether a program was made with the rows that the table of the feed has now."""
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
@@ -174,13 +185,13 @@ def write(
     most: int,
     draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
-    """Writes symbols in machine code until each row has ended or has `most` more symbols.
+    """Generates symbols in machine code until each row has ended or has `most` more symbols.
 
     Returns pairs (rows, symbols) in the order in which they were written; None if a score is not finite,
     which raises an error where the steps run one by one.
 
     first: the first symbol of each of these rows.
-    rows: the indices of the sequences in the front.
+    rows: the indices of the sequences in `front`.
     most: the largest number of symbols of a row after the first.
     draw: draws random numbers for rows and steps; None if the highest score is chosen.
     """
@@ -214,7 +225,7 @@ def write(
 
 
 def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
-    """The number of steps of each row in the next call, and the largest number of steps of a row.
+    """Returns the number of steps of each row in the next call, and the largest number of steps of a row.
 
     left: the number of symbols that each row may still get.
     before: the largest number of steps of a row in the call before; 0 for the first call.
@@ -235,7 +246,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """The indices of the next steps of rows that have written this many symbols after the first."""
+    """Returns the indices of the next steps of rows that have written this many symbols after the first."""
     return positions_of(written + 1, lengths)
 
 
@@ -246,11 +257,11 @@ def call_of(
     still: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
-    """The call that runs `lengths` steps of each row.
+    """Makes the call that runs `lengths` steps of each row.
 
     random: a random number per step; None if nothing is drawn.
     initial: the memories before these steps.
-    still: the statics.
+    still: the statics (values that each row has once).
     until: the condition by which rows end; None if the engine does not check it.
     """
     if random is None and until is not None:  # nothing reads the inputs: one number stands for all

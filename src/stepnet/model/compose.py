@@ -80,11 +80,11 @@ class Bidirectional(Combination):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the directions in messages."""
+        """The names of the directions in error messages."""
         return "the forward direction", "the backward direction"
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """A copy with other directions, and with the report of a quantization."""
+        """Returns a copy with other directions, and with the report of a quantization."""
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
@@ -98,19 +98,19 @@ class Bidirectional(Combination):
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 
     def together(self, values: list[Any]) -> dict[str, Any]:
-        """The values of both directions, as a dict."""
+        """Returns the values of both directions as a dict with the keys "forward" and "backward"."""
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The sequences of the call, over which both directions run."""
+        """Returns the sequences of the call, over which both directions run."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """True: the last outputs of both directions are merged."""
+        """Returns True, as the last outputs of both directions are in the output."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The merged outputs of both directions; raises `InputError` if these end at different steps."""
+        """Merges the outputs of both directions; raises `InputError` if these end at different steps."""
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -162,7 +162,7 @@ class Stack(Combination):
             recurrences(layer, f"layer {place}")
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
+        """Returns the recurrences that a stream runs; raises `InputError` for a layer that has no stream."""
         from stepnet.model.streams.layers import Layers  # late: few processes have streams
 
         parts: list[StreamedRecurrence | Layers] = []
@@ -175,11 +175,11 @@ class Stack(Combination):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the layers in messages."""
+        """The names of the layers in error messages."""
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """A stack of other layers, with the report of a quantization."""
+        """Returns a stack of other layers, with the report of a quantization."""
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
@@ -194,19 +194,21 @@ class Stack(Combination):
         return tuple(cast("list[Any]", value))
 
     def together(self, values: list[Any]) -> tuple[Any, ...]:
-        """The values of all layers, as a tuple."""
+        """Returns the values of all layers as a tuple."""
         return tuple(values)
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next layer, given the outputs of the layers below."""
+        """Returns the input of the next layer: the outputs of the layer below, or the sequences of the
+        call.
+        """
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether a layer is the top one, whose last output is that of the stack."""
+        """Returns whether the layer at a position is the top one, whose last output is that of the stack."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the top layer."""
+        """Returns the output of the top layer."""
         return outputs[-1]
 
 
@@ -214,12 +216,13 @@ DIRECTIONS = ("forward", "backward")
 
 
 def is_zeros(value: Any) -> bool:
-    """Whether a value is the text "zeros", which stands for memories that begin at zeros."""
+    """Returns whether a value is the text "zeros", which stands for initial memories of zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer, in the order they run; raises `InputError` for other values.
+    """Returns every recurrence of a layer, in the order they run; raises `InputError` for a value of another
+    type.
 
     what: the name of the layer in messages.
     """

@@ -11,13 +11,17 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """The number of steps of each sequence, int64; `x` is any value per step."""
+    """Returns the number of steps of each sequence, int64; `x` is any value of the model with an entry per
+    step.
+    """
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 
 
 def index_of(x: Traced) -> Any:
-    """The index of each step in its sequence, from 0, int64; `x` is any value per step."""
+    """Returns the index of each step in its sequence, from 0, int64; `x` is any value with an entry per
+    step.
+    """
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
         return index, memory
@@ -26,7 +30,7 @@ def index_of(x: Traced) -> Any:
 
 
 def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> Any:
-    """The sum of `x` over each step and all steps before it.
+    """Returns the sum of `x` over each step and all steps before it, as a value of the model.
 
     reverse: whether to sum over each step and all later steps.
     exclusive: whether to leave out the step itself.

@@ -28,7 +28,7 @@ class Front:
 
     scores: the scores of their next symbols, [rows, symbols].
     state: their memories.
-    statics: their statics.
+    statics: their statics (values that each sequence has once).
     begun: the number of steps of each sequence that were run.
     """
 
@@ -39,14 +39,14 @@ class Front:
 
 
 def taken(structure: Any, rows: Array) -> Any:
-    """A structure with these rows of each array and Ragged."""
+    """Returns a structure with the entries of these rows, of each of its arrays and Raggeds."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
 class Live:
-    """Sequences that are being generated, as rows of a stream.
+    """Sequences that are being generated step by step, as rows of a stream.
 
     The rows of ended sequences stay in the stream until at most half of its rows are left.
     """
@@ -69,7 +69,9 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """A new stream of these sequences, by their indices among the present ones; an index may repeat."""
+        """Returns these sequences in a new stream, by their indices among the present ones; an index may
+        repeat.
+        """
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
@@ -80,7 +82,7 @@ class Live:
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:
-        """Feeds one symbol to each sequence; returns the outputs."""
+        """Feeds one symbol to each sequence; returns the outputs of the recurrence."""
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
@@ -98,7 +100,9 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """The writer for a recurrence; raises `InputError` for one that runs in reverse or has `until`."""
+        """Checks the arguments of `generate`; raises `InputError` for a recurrence with `reverse` or
+        `until`.
+        """
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -110,7 +114,7 @@ class Writer:
         return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
-        """Runs the start of each sequence; returns the front after it.
+        """Runs the given first symbols of each sequence; returns the state after them.
 
         start, initial, statics: the arguments of `generate`.
         stops: the stop symbols; raises `InputError` for one that has no score.
@@ -125,18 +129,22 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """The input sequences of the recurrence for a Ragged of symbols."""
+        """Returns the input sequences of the recurrence for a Ragged of symbols."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output; raises `InputError` for a row without a finite maximum."""
+        """Returns the scores [rows, symbols] of an output; raises `InputError` for a row without a finite
+        maximum.
+        """
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output, NaN included; raises `InputError` for another shape."""
+        """Returns the scores [rows, symbols] of an output, NaN included; raises `InputError` for another
+        shape.
+        """
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (
@@ -163,7 +171,9 @@ def check_highest(scores: Array, highest: Array) -> None:
 
 
 def said_so_far(start: Any) -> Ragged:
-    """The argument `start` as a Ragged of symbols; raises `InputError` for an empty start or other values."""
+    """Returns the argument `start` as a Ragged of symbols; raises `InputError` for an empty start or other
+    values.
+    """
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
@@ -190,20 +200,20 @@ def said_so_far(start: Any) -> Ragged:
 
 
 def checked_most(max_steps: Any) -> int:
-    """The argument `max_steps`; raises `InputError` if it is missing."""
+    """Returns the argument `max_steps`; raises `InputError` if it is missing or below 1."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
     return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
 
 
 def checked_stops(stop: Any) -> Array:
-    """The argument `stop` as an array of symbols."""
+    """Returns the argument `stop`, one symbol, several or None, as an array of symbols."""
     given = () if stop is None else stop
     return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """The symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
+    """Returns the symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
 
     shape: the shape of the scores, (rows, symbols).
     """

@@ -42,7 +42,7 @@ def generate(
     identities: Any = None,
     engine: Asked = "auto",
 ) -> Ragged:
-    """The symbols that a recurrence generates after the start of each sequence.
+    """Returns the symbols that a recurrence generates after the start of each sequence.
 
     At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
     sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
@@ -107,7 +107,7 @@ def generate(
 
 @dataclass(frozen=True)
 class Chooser:
-    """A choice of symbols by their scores.
+    """The rule that chooses symbols by their scores.
 
     sampler: the caller's sampler; None for the symbol with the highest score.
     draw: a function from rows and steps to random numbers.
@@ -118,11 +118,11 @@ class Chooser:
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function `draw`; None where no random number is read."""
+        """The function `draw`; None if no random number is needed."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
-        """The symbols that are chosen for these rows at a step, from their scores [rows, symbols]."""
+        """Chooses a symbol for each of these rows at a step, from their scores [rows, symbols]."""
         if self.sampler is None:
             return scores.argmax(axis=-1)
         random = self.draw(rows, np.full(len(rows), step))

@@ -34,8 +34,8 @@ class SavedValue:
 class Half:
     """One net that runs in a gradient, forward or backward.
 
-    name: FORWARD, AGAIN or BACKWARD.
-    schedule: the schedule of the net.
+    name: FORWARD, AGAIN (the recomputation of saved values) or BACKWARD.
+    schedule: the parts of the net in the order they run, with their plans.
     costs: the costs of a single step, also where the schedule runs blocks of steps.
     section: the number of its section, from 1, in a gradient of several sections.
     blocks: the number of steps of the recurrence in one step of the schedule.
@@ -70,12 +70,12 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The bytes held between the passes, for `rows` sequences of `steps` steps each."""
+        """Returns the bytes held between the passes, for `rows` sequences of `steps` steps each."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The largest number of bytes held at a time, for `rows` sequences of `steps` steps each."""
+        """Returns the largest number of bytes held at a time, for `rows` sequences of `steps` steps each."""
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -100,12 +100,14 @@ class BatchSizes:
 
 @dataclass(frozen=True)
 class GradientExplanation:
-    """The facts about a gradient.
+    """The data about a gradient that `explain` prints.
 
     kinds: the arguments that have gradients.
+    checkpoint, engine: the `checkpoint` argument, and the name of the engine that runs the forward half.
     saved: the values that the backward half reads of the forward one; with checkpoint, those of one piece.
-    sizes: the costs of a batch, if one was asked for.
-    blocks: how many steps each recurrence runs at a time, and the reason where that is one.
+    halves, memory: the nets that run, and the bytes that they hold.
+    sizes: the costs of a batch, if its size was given.
+    blocks: for each recurrence the number of steps that it runs at a time, and if that is 1, the reason.
     """
 
     kinds: tuple[str, ...]
@@ -118,7 +120,7 @@ class GradientExplanation:
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
-        """The costs of the halves with these names, by extent."""
+        """Returns the costs of the halves with these names, by extent (per parameter, sequence or step)."""
         return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
 
 
@@ -130,9 +132,9 @@ def gradient_explanation(
     rows: int | None = None,
     steps: int | None = None,
 ) -> GradientExplanation:
-    """The facts about a way to run a gradient.
+    """Collects the data about a gradient for `explain`.
 
-    run: the way.
+    run: the programs of the gradient.
     kinds: the arguments that have gradients.
     checkpoint, engine: the arguments of the call.
     rows, steps: the size of a batch whose costs are added; None for no batch.
@@ -156,7 +158,9 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """The number of steps that each recurrence runs at a time, with the reason where that is one."""
+    """Returns a text per recurrence: the number of steps that it runs at a time, and if that is 1, the
+    reason.
+    """
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks
@@ -175,9 +179,10 @@ class SectionFacts:
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
-    """The facts of all sections together.
+    """Sums up saved values, halves and memory of a gradient in sections.
 
-    With checkpoint, sections in pieces follow one another: memory for one piece of the largest is enough.
+    With a checkpoint, its sections run one after the other in pieces: memory for one piece of the largest is
+    enough.
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -203,7 +208,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """The facts of one section, which runs at once, in blocks or in pieces."""
+    """Returns saved values, halves and memory of one section, which runs at once, in blocks or in pieces."""
     from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
@@ -218,7 +223,7 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """The facts of a gradient that runs in two halves."""
+    """Returns saved values, halves and memory of a gradient that runs in two halves."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -228,7 +233,7 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """The facts of a section that runs in pieces.
+    """Returns saved values, halves and memory of a section that runs in pieces of some steps.
 
     `memory.most` is the bytes of the backward half's results.
     """
@@ -246,7 +251,7 @@ def of_pieces(part: InPieces) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces) -> dict[Extent, int]:
-    """The bytes held for each step of a piece, by extent.
+    """Returns the bytes held for each step of a piece, by extent.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
@@ -260,7 +265,7 @@ def piece_bytes(part: InPieces) -> dict[Extent, int]:
 
 
 def per_step(facts: SectionFacts, size: int) -> SectionFacts:
-    """The facts of one step, from those of a schedule whose steps are blocks of `size` steps."""
+    """Converts the saved values, costs and memory of blocks of `size` steps to those of one step."""
     saved = tuple(
         replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
         if value.extent == STEPS
@@ -273,7 +278,7 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """The costs of single steps, from costs of blocks of `size` steps; those of other extents stay."""
+    """Divides costs of blocks of `size` steps by `size`, rounded up; costs that are not per step stay."""
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
         if extent == STEPS
@@ -283,29 +288,33 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(each: Held, size: int) -> dict[Extent, int]:
-    """The bytes of single steps, from bytes of blocks of `size` steps; those of other extents stay."""
+    """Divides bytes of blocks of `size` steps by `size`, rounded up; bytes that are not per step stay."""
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
-    """The larger of two numbers of bytes, extent by extent."""
+    """Returns the larger of two numbers of bytes, extent by extent."""
     return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
 def types_of(net: Net) -> list[Type]:
-    """The types of the results of a net."""
+    """Returns the types of the results of a net."""
     return [net.type_of(number) for number in net.results]
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """Descriptions of the values of a net that are saved for the backward half."""
+    """Yields descriptions of the values of a net with these numbers, which are saved for the backward
+    half.
+    """
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:
-    """A value in words: the variable or the operation that makes it, in the step of its recurrence."""
+    """Describes a value in words: the variable or the operation that makes it, in the step of its
+    recurrence.
+    """
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -317,11 +326,13 @@ def described(net: Net, number: int) -> str:
 
 
 def total(each: Held, rows: int, steps: int) -> int:
-    """The bytes or flops of a batch, from those of one entry of each extent; inner sequences are left out."""
+    """Returns the bytes or flops of a batch, given those of one entry by extent; inner sequences are left
+    out.
+    """
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """The number of pieces in which `steps` steps run with a checkpoint."""
+    """Returns the number of pieces in which `steps` steps run with a checkpoint."""
     return -(-steps // piece_size(checkpoint, steps))

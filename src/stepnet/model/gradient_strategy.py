@@ -18,12 +18,13 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """The run of a net's gradient, made at first use: in pieces, in halves, or in blocks of steps.
+    """Returns the programs of a net's gradient, made at first use: in pieces, in halves, or in blocks of
+    steps.
 
     programs: the cache.
     key: the key of the net in the cache.
     wanted: the positions of the inputs to differentiate.
-    checkpoint: the argument of `vjp`.
+    checkpoint: the argument of `vjp`; unless it is None the gradient runs in pieces.
     """
     key = key, tuple(wanted)
     if checkpoint is not None:

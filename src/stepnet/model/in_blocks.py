@@ -34,7 +34,9 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """The gradient of the inputs at the positions `wanted`: in blocks where these pay, else in halves."""
+    """Prepares the gradient of the inputs at `wanted`: in blocks of steps where that is faster, else in
+    halves.
+    """
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -42,6 +44,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
+        """Makes the programs of a section: in blocks if it is a recurrence to run alone, else at once."""
         if isinstance(each, Section):
             return AtOnce.of(each, places)
         return InBlocks.of(each.section, choices[each.number], places)
@@ -51,7 +54,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Steps of a call that run in blocks.
+    """A part of a call's steps, which run in blocks of several steps at a time.
 
     piece: the steps, as a piece of the call.
     size: the number of steps of a block; 1 for single steps.
@@ -78,7 +81,7 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Whether the blocks are all steps of a call, at the same positions."""
+        """Returns whether the blocks are all steps of a call, at the same positions."""
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
@@ -95,7 +98,7 @@ class Blocks:
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The inputs of the blocks, cut out of the arrays of the whole call."""
+        """Returns the inputs of the blocks, cut out of the arrays of the whole call."""
         pairs = zip(self.piece.inputs(net, arrays), net.inputs, strict=False)
         return [None if array is None else self.blocks(array, net.type_of(n)) for array, n in pairs]
 
@@ -146,7 +149,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """A section of one recurrence that runs in blocks of steps, and then step by step.
+    """A section of one recurrence that runs in blocks of steps, and then the remaining steps one by one.
 
     size: the number of steps of a block.
     by_blocks, by_steps: the halves that run a block and a single step.
@@ -161,7 +164,7 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """The programs of a section, for the gradients of its memories and of some of its inputs.
+        """Makes the programs of a section, for the gradients of its memories and of some of its inputs.
 
         choice: the recurrence of the section, with the number of steps of a block.
         wanted: the positions of these inputs.
@@ -174,7 +177,7 @@ class InBlocks:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns."""
+        """The number of arrays that `run` returns for the backward pass."""
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
@@ -191,7 +194,7 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def begun(self, values: Values) -> list[Array | None]:
-        """The initial memories of the section; None for zeros.
+        """Returns the initial memories of the section; None for zeros.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -231,7 +234,8 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+        """Computes the cotangents of the section's inputs and initial memories, with their numbers in the
+        whole net.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.

@@ -27,7 +27,7 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net bound to its parameters, for several calls."""
+    """A net whose kernel is bound to its parameters once, for several calls."""
 
     program: NetProgram
     bound: Bound
@@ -47,7 +47,7 @@ class BoundNet:
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """The array of the input at a position; zeros for each row of the call if it is None."""
+    """Returns the array of the net's input at a position; zeros for each row of the call if it is None."""
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
@@ -55,12 +55,14 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """The parameters among the arrays of a net's inputs."""
+    """Returns the parameters among the arrays of a net's inputs."""
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """A copy of a call with the arrays of a net's inputs."""
+    """Returns a copy of a call with the arrays of a net's inputs, sorted into sequences, memories and
+    statics.
+    """
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],
@@ -72,7 +74,7 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """The results of a kernel in the order of the net's results."""
+    """Returns the results of a kernel in the order of the net's results."""
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

@@ -23,20 +23,20 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """The reason why a plan cannot run as one step of another recurrence; None if it can."""
+    """Returns the reason why a plan cannot run as one step of another recurrence; None if it can."""
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Whether an operation outside the recurrence has no meaning for a single step."""
+    """Returns whether an operation outside the recurrence has no meaning for a single step."""
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
 
 
 def counts(plan: Plan) -> bool:
-    """Whether the step of a plan reads its index."""
+    """Returns whether the step of a plan reads its index."""
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
@@ -54,7 +54,7 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """The numbers of the values per step in a plan's net that depend on sequences and parameters alone."""
+    """Returns the numbers of a plan's values per step that depend on sequences and parameters alone."""
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -82,7 +82,8 @@ def before_loop(
 
 @dataclass
 class OneStep:
-    """One step of a plan while it is added to a body.
+    """One step of a plan (the operations of a recurrence, ordered) while it is added to a body, the net of a
+    step.
 
     index: the number in the body of the count of earlier steps; -1 where the step does not read it.
     known: for values of the plan's net that the body already has, their numbers in the body.
@@ -108,7 +109,10 @@ class OneStep:
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """Adds the step for these operands; returns the numbers of the results."""
+        """Adds the step to the body; returns the numbers of its results.
+
+        operands: for each input of the plan's net, the number of its value in the body.
+        """
         net, several = self.plan.net, dict[int, list[int]]()
         for number, operand in zip(net.inputs, operands, strict=True):
             of_steps = net.type_of(number).extent == STEPS
@@ -123,7 +127,7 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the body of the plan's recurrence; returns the numbers of its results."""
+        """Adds the body of the plan's recurrence for these operands; returns the numbers of its results."""
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -151,7 +155,9 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Puts a floating-point value behind a barrier, through which no pass looks; returns its number."""
+        """Adds a `detach` after a floating-point value, so that passes do not regroup sums; returns its
+        number.
+        """
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

@@ -16,14 +16,14 @@ MOST_SYMBOLS = 256
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampler for `generate`, as `sampling` makes it from these arguments."""
+    """A sampler for `generate`; `sampling` makes it and documents the fields."""
 
     temperature: float
     top_k: int | None
     top_p: float | None
 
     def __call__(self, scores: Array, random: Array) -> Array:
-        """The symbols [rows] for scores [rows, symbols] and random numbers [rows]."""
+        """Draws a symbol for each row, given scores [rows, symbols] and random numbers [rows]."""
         known = scores.astype(np.float64)  # first, as unsigned integers have no negative
         order = np.argsort(-known, axis=-1, kind="stable")
         ordered = np.take_along_axis(known, order, axis=-1)
@@ -37,7 +37,7 @@ class Sampling:
         return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
 
     def of_values(self, scores: Traced, random: Traced) -> Traced:
-        """The symbol of each row, as values of the step that is being traced.
+        """Draws the symbol of each row, as values of the step that is being traced.
 
         A net does not sort: the rank of a symbol is the number of symbols above it.
         """
@@ -60,12 +60,17 @@ class Sampling:
 
 
 def sum_of(weights: Traced, above: Traced) -> Traced:
-    """The sum, for each symbol, of the weights of the symbols that rank above it."""
+    """Returns, for each symbol, the sum of the weights of the symbols that rank above it.
+
+    above: [rows, symbols, symbols], True where the symbol of the last axis ranks above that of the middle
+        one.
+    """
     return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampling:
-    """A sampler for `generate` that draws symbols with the probabilities softmax(scores / temperature).
+    """Returns a sampler for `generate` that draws symbols with the probabilities softmax(scores /
+    temperature).
 
     Args:
         temperature: Above 0. Below 1 likely symbols become more likely, above 1 less.

@@ -39,9 +39,9 @@ SHOWN = 4
 
 @dataclass(frozen=True, repr=False)
 class Scopes:
-    """Every named value of every step; see `RNN.trace_steps`.
+    """The named values of every step of a recurrence; `RNN.trace_steps` returns them.
 
-    values: by name a `Ragged` with the value of each step, in the order in which the step comes to them.
+    values: by name a `Ragged` with the value of each step, in the order in which the step computes them.
 
     >>> import stepnet as sn
     >>> def step(x, h, params):
@@ -84,7 +84,7 @@ class Scopes:
         return len(self.values)
 
     def step(self, row: int, number: int) -> dict[str, Any]:
-        """Every value of one step of one sequence, by name: arrays [features...].
+        """Returns every value of one step of one sequence, by name: arrays [features...].
 
         Args:
             row: The index of the sequence.
@@ -107,7 +107,7 @@ class Scopes:
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
-        """A table of the values: the description of each, and its first elements."""
+        """Returns a table of the values: the type of each, and its first elements."""
         lengths = next(iter(self.values.values())).lengths
         row = next((place for place, length in enumerate(lengths) if length), None)
         first = {} if row is None else self.step(row, 0)
@@ -119,7 +119,7 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """The first elements of an array as text; for inner sequences, the number of them."""
+    """Returns the first elements of an array as text; for inner sequences, their description."""
     if value is None:
         return ""
     if isinstance(value, Ragged):
@@ -141,7 +141,7 @@ def step_scopes(
     lengths: Any,
     control: Controls,
 ) -> Scopes:
-    """Runs a recurrence step by step; returns every named value of every step."""
+    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step."""
     if nested.is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
@@ -172,14 +172,16 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static sequence, which every step sees whole."""
+    """Returns whether a value is a static sequence (such as the keys of attention), which every step sees
+    whole.
+    """
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """The named values that do not depend on the step: arrays, and values of parameters alone."""
+    """Returns the named values that are the same at each step: arrays, and values of parameters alone."""
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -191,7 +193,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 
 
 def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
-    """The outputs and next memories after masking, by name; those of the step itself are not masked.
+    """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
     record: the recorded values, in which the outputs under the mask begin at `first`.
     """
@@ -210,7 +212,8 @@ def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: in
 
 @dataclass(frozen=True)
 class RecordedValues:
-    """The values of a recurrence step after step: for each step, those of all sequences that have it.
+    """The recorded values of a recurrence, step after step: for each step, those of all sequences that have
+    it.
 
     types: the type of each value.
     steps: for each step, the sizes of its sequences and its values.
@@ -224,7 +227,7 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """The value at a position, as a Ragged over every step of every sequence."""
+        """Returns the value at a position as a Ragged over every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -244,12 +247,12 @@ class RecordedValues:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """A constant array, as a Ragged that repeats it at every step."""
+        """Returns a Ragged that repeats a constant array at every step."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """The offsets of the inner sequences of a step, for a value of this type."""
+    """Returns the offsets of the inner sequences of a step, for a value of this type."""
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
@@ -258,7 +261,7 @@ def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
 def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> RecordedValues:
     """Runs a recurrence step by step in the interpreter, and records values at each step.
 
-    These are the results of `seen`, the net of named values, followed by the results of the recurrence's own
+    The values are the results of `seen`, the net of named values, then the results of the recurrence's own
     body. Steps after an early end do not count.
     """
     net, packed = called.running.net, PackedCall.of(called.call)

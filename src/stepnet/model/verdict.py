@@ -59,7 +59,7 @@ class WithStates:
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """The outputs {"output": ..., "final_h_0": [directions, hidden] of each sequence, ...}."""
+        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}."""
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
@@ -76,7 +76,7 @@ class WithStates:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two models to compare.
+    """One of two models that are compared.
 
     graph: the model as a graph.
     path: its name in messages.
@@ -87,21 +87,20 @@ class Side:
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """The side of a model.
-
-        states: whether the final states of layers are among the outputs.
-        """
+        """Converts a model for the comparison; `states` adds the final states of layers to the outputs."""
         path = source.path or repr(source.model)
         return cls(graph_of(source.model, path, states), path)
 
     @property
     def inputs(self) -> Any:
-        """The features and dtypes of the inputs, in the model's structure."""
+        """The features and dtypes of the inputs, in the model's structure; float32 where none is declared."""
         return transform(lambda spec: spec if spec.dtype else Spec(spec.shape, "float32"), self.graph.inputs)
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The nets in float64 with their parameters: as they are, and then rounded anew `DRAWS` times."""
+        """The model's nets in float64 with their parameters: the given ones, then `DRAWS` randomly rounded
+        copies.
+        """
         program, random = self.graph.program, np.random.default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
         for _ in range(DRAWS):
@@ -110,7 +109,9 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name, in float64: with the weights as they are, and then rounded anew."""
+        """Yields the outputs by name in float64, first with the given weights, then with randomly rounded
+        copies.
+        """
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
@@ -129,7 +130,10 @@ class Side:
 
 
 def graph_of(model: Any, path: str, states: bool) -> Graph:
-    """A model as a graph; raises `InputError` if its inputs are not known."""
+    """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
+
+    states: whether layers also return their final states.
+    """
     if isinstance(model, Graph) and not isinstance(model.model, LastOutput):
         function, inputs = None, model.inputs
     else:
@@ -153,17 +157,19 @@ class AllSteps:
         return "all_steps"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The outputs of the layers at all steps."""
+        """Runs the layers; returns their outputs at all steps."""
         return self.layer(x)[0]
 
 
 def widest(array: Array) -> Array:
-    """An array with float64 in place of float32."""
+    """Returns an array as float64 if it is float32, else unchanged."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 def moved(array: Array, random: np.random.Generator) -> Array:
-    """The numbers of an array rounded anew, in float64: each is half a unit in the last place away."""
+    """Moves each number of a float array randomly by half a unit in the last place, in float64, as rounding
+    may.
+    """
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array
@@ -173,7 +179,7 @@ def moved(array: Array, random: np.random.Generator) -> Array:
 
 
 def moved_literal(value: Any, random: np.random.Generator) -> Any:
-    """An attribute of a node; an array is rounded anew."""
+    """Moves the numbers of a node's constant array as `moved` does; returns other attributes unchanged."""
     return Literal(moved(value.value, random)) if isinstance(value, Literal) else value
 
 
@@ -182,10 +188,10 @@ def moved_literal(value: Any, random: np.random.Generator) -> Any:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of an output over some sequences, feature by feature.
+    """The comparison of an output of two models over some sequences, feature by feature.
 
     difference: the largest difference between the models.
-    rounding: the largest change when weights are rounded anew.
+    rounding: the largest change when the weights are moved by rounding.
     largest: the largest number of the output.
     count, not_finite: the count of numbers, and of those that are NaN or infinite.
     """
@@ -210,7 +216,7 @@ class Compared:
 def verify_models(
     one: FileModel, other: FileModel, samples: Iterable[Ragged] | None = None, *, seed: int = 0
 ) -> Verdict:
-    """The verdict on two models: the largest difference of their outputs over the same sequences, in float64.
+    """Compares two models: the largest difference of their outputs over the same sequences, in float64.
 
     Args:
         one: A model.
@@ -251,7 +257,7 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """The names of the outputs of a graph; [""] for layers, which have one output without a name."""
+    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name."""
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]
@@ -265,8 +271,9 @@ def verdict(
     steps: int,
     longest: int,
 ) -> Verdict:
-    """The verdict on all sequences, with the numbers of the worst feature.
+    """Sums up the comparisons of all sequences as a verdict, with the numbers of the worst feature.
 
+    sides: the two models.
     found: the comparison of each output, by name.
     alone: the names of the outputs that only one model has.
     sequences, steps: the count of sequences, and of all their steps.
@@ -292,7 +299,7 @@ def verdict(
 
 
 def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
-    """The worst feature of an output: (difference / allowed, difference, allowed).
+    """Returns the worst feature of an output as (difference / allowed, difference, allowed).
 
     least: the rounding of float64, which is always allowed.
     """
@@ -306,7 +313,7 @@ def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
 def compared(
     sides: tuple[Side, Side], sequences: Any, statics: Any, several: tuple[bool, bool]
 ) -> tuple[dict[str, Compared], set[str]]:
-    """The comparison of each output of both sides, and the names of the outputs that only one side has.
+    """Compares the outputs of two models; returns the comparisons by name, and the names only one model has.
 
     several: whether the model of each side has more than one output, not counting final states of layers.
     """
@@ -320,9 +327,9 @@ def compared(
 
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
-    """The comparison of one output.
+    """Compares one output of two models.
 
-    first, second: the output of each side, as it is and then with weights rounded anew.
+    first, second: the output of each model: with the given weights, then with randomly rounded copies.
     """
     sides = [[values_of(each).reshape(len(values_of(each)), -1) for each in side] for side in (first, second)]
     here, there = sides[0][0], sides[1][0]
@@ -338,19 +345,19 @@ def one_compared(first: list[Any], second: list[Any]) -> Compared:
 
 
 def values_of(output: Any) -> Array:
-    """The numbers of an output in float64."""
+    """Returns the numbers of an output, a Ragged or an array, in float64."""
     return (output.values if isinstance(output, Ragged) else output).astype(np.float64)
 
 
 def apart(one: Array, other: Array) -> Array:
-    """The absolute difference of each number; infinity where exactly one is NaN or infinite."""
+    """Returns the absolute difference of each number; infinity where exactly one is NaN or infinite."""
     with np.errstate(invalid="ignore"):
         away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
     return np.where(np.isnan(away), np.inf, away)
 
 
 def widths(net: Net) -> Iterator[int]:
-    """The number of terms of each product in a net."""
+    """Yields the number of terms of each matrix product in a net, on which its rounding depends."""
     for node in net.nodes:
         if node.operation == "recur":
             yield from widths(node.recur.body)
@@ -377,7 +384,9 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Random sequences and statics for a model; raises `InputError` for inputs that cannot be random."""
+    """Draws random sequences and statics for a model; raises `InputError` for inputs that cannot be
+    random.
+    """
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
@@ -403,7 +412,7 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
 
 
 def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tuple[str, str]]:
-    """The pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
+    """Returns pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
 
     Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
     """
@@ -425,7 +434,7 @@ def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tu
 
 
 def shape_text(output: Any) -> str:
-    """The features of an output, and whether it has a value per step or per sequence, for messages."""
+    """Describes an output for messages: its features, and whether it has a value per step or per sequence."""
     if isinstance(output, Ragged):
         return f"{list(output.features)} at every step"
     return f"{list(output.shape[1:])} for each sequence"

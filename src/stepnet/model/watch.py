@@ -34,15 +34,16 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """A step that runs `step` and records the names of its values in `names` whenever it is traced.
+    """Wraps a step so that it records the names of its values in `names` whenever it is traced.
 
-    A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
-    named by their roles in the recurrence.
+    A value is one of the step's net, or an array. The inputs, memories, statics and outputs are named
+    `inputs`, `before`, `after`, `statics` and `outputs`.
     """
     code = code_of(step)
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        """Runs the step, then fills `names` with its inputs, local variables and results."""
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
         result, returned, inside = watching(lambda: step(x, memory, params, **extras))
@@ -66,14 +67,17 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """Values by their roles in a recurrence: `before` if there is one memory, else `before.h`."""
+    """Names the values of structures given by keyword: `before` if it is a single value, else `before.h`
+    etc.
+    """
     return dict(named_leaves(structures))
 
 
 def local_values(
     returned: dict[CodeType, Names], step: CodeType | None, builder: Builder
 ) -> dict[str, Traced]:
-    """The local variables that are values of a step: its own by their names, others as `function.name`.
+    """Returns the local variables that are values of a step: its own by name, other functions' as
+    `function.name`.
 
     Parameters are left out, as the caller has them; a value computed from parameters is included.
 
@@ -92,9 +96,10 @@ def local_values(
 
 
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
-    """The values of a net among variables, and in the plain dicts, lists and tuples among them.
+    """Yields the values of a net among variables, and in the plain dicts, lists and tuples among them, by
+    name.
 
-    A variable may hold anything: other objects are not opened, and no container is opened twice.
+    Objects of other types are not opened, and no container is opened twice.
     """
     opened: set[int] = set()
     remaining = list(variables.items())[::-1]
@@ -109,7 +114,9 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """The items of a plain container, with their keys."""
+    """Returns the items of a dict, list or tuple as pairs (key, value); keys of a namedtuple are field
+    names.
+    """
     if isinstance(value, dict):
         return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # not the `items` of a subclass
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
@@ -126,6 +133,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     inside = InnerNames()
 
     def look(frame: FrameType, event: str, _: Any) -> None:
+        """Records a function's local variables when it returns, as a profile function of `sys.setprofile`."""
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
@@ -143,7 +151,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Names values of the step that is being traced and watched, for values that no local variable holds."""
+    """Adds names for values of the step that is being traced and watched, which no local variable holds."""
     if (inner := INNER_NAMES.get()) is not None:
         inner.values.update(values)
 
@@ -152,7 +160,8 @@ def name_values(values: Names) -> None:
 
 
 def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
-    """A recurrence to run inside a step in place of `rnn`, and a function from its outputs to those of `rnn`.
+    """Returns a recurrence to run inside a step in place of `rnn`, and a function from its outputs to
+    `rnn`'s.
 
     If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
     and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
@@ -165,6 +174,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
+        """Records the named values among the outputs, and returns the outputs of `rnn`."""
         named = (f"{title}.{name}" for name in names)
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
@@ -180,7 +190,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
-    """The user's name for a recurrence, made unique."""
+    """Returns the user's name for a recurrence, with a number if another one in `titles` has it."""
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)
     held = [name for variables in scopes for name, value in variables.items() if value is rnn]
