@@ -72,9 +72,7 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """Returns a copy of the recurrence with another step function, which is traced anew and has no
-        statics.
-        """
+        """Returns a copy of the recurrence with another step function, which is traced anew."""
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made

@@ -35,7 +35,9 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """The error of an output, from its arrays in low precision and in float32, one of each per sample."""
+        """Computes the error of an output from its arrays in low precision and in float32, one of each per
+        sample.
+        """
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )
@@ -58,13 +60,13 @@ class OutputError:
 
 
 def rms(values: Array) -> float:
-    """The root of the mean square of numbers; 0 for no numbers."""
+    """Returns the root of the mean square of numbers; 0 for no numbers."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 @dataclass(frozen=True)
 class QuantizedRecurrence:
-    """The dtype that was chosen for one recurrence.
+    """The dtype that `quantize` chose for one recurrence of a model.
 
     Attributes:
         number: Its place among the model's recurrences, in the order that the model calls them.
@@ -91,7 +93,7 @@ class QuantizedRecurrence:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The dtypes that were chosen for a model, and the errors of its outputs.
+    """The dtypes that `quantize` chose for a model, and the errors of its outputs.
 
     Attributes:
         recurrences: The choice for each recurrence.

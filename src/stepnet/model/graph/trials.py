@@ -35,7 +35,7 @@ NONE_FLAT = "it has no recurrence over flat sequences with no other recurrence i
 
 @dataclass(frozen=True)
 class Trials:
-    """A model with samples on which precisions are tried.
+    """A model with samples on which low precisions of its recurrences are tried.
 
     program: the model's program.
     engines: the engines that may run it, in order.
@@ -61,9 +61,13 @@ class Trials:
         keep: float,
         engines: Order,
     ) -> "Trials":
-        """The trials of a graph; raises `InputError` for samples that do not fit.
+        """Prepares trials: runs the samples in float32, and finds the scales of inputs where an engine needs
+        them.
 
+        engines: the engines that may run the model, in order.
         keep: the share of the inputs that the scales must represent without clipping.
+
+        Raises `InputError` for samples that do not fit.
         """
         check_keep(keep)
         readings = tuple(read(graph, samples, statics))
@@ -98,7 +102,7 @@ class Trials:
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """The precisions in which each recurrence can run, in the order of `dtypes`.
+        """Returns the precisions in which each recurrence can run, in the order of `dtypes`, by its number.
 
         Raises `RefusedError` if no recurrence can run in any of them.
         """
@@ -115,17 +119,19 @@ class Trials:
         return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """The precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
+        """Returns the precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """The reason why no engine runs a recurrence in a precision; None if an engine does."""
+        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does."""
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """The cell of the first engine that runs a recurrence in a precision, or all engines' reasons."""
+        """Returns the low-precision code of the first engine that runs a recurrence, or all engines'
+        reasons.
+        """
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -133,11 +139,12 @@ class Trials:
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
-        """The precision of each recurrence: the chosen one, else float32."""
+        """Returns the precision of each recurrence: the chosen one by its number, else float32."""
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
-        """The precisions of all recurrences of the net; None for nested ones, which have no precision.
+        """Returns the precisions of all recurrences of the net; None for nested ones, which have no
+        precision.
 
         precisions: those of the flat recurrences, in order.
         """
@@ -147,11 +154,13 @@ class Trials:
         return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """The schedule with the chosen recurrences in low precision."""
+        """Returns the schedule (parts with plans) with the chosen recurrences in low precision."""
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """The errors of each output over all samples, with the chosen recurrences in low precision."""
+        """Returns the errors of each output over all samples, with the chosen recurrences in low
+        precision.
+        """
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         low = [run(bound, self.program, reading.call) for reading in self.readings]
         names = [name for name, _ in named_leaves(self.program.output)]
@@ -161,13 +170,13 @@ class Trials:
         ]
 
     def worst(self, chosen: Mapping[int, Precision]) -> float:
-        """The largest relative error of any output, with the chosen recurrences in low precision."""
+        """Returns the largest relative error of any output, with the chosen recurrences in low precision."""
         return max(error.relative for error in self.errors(chosen))
 
     def row(
         self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
     ) -> QuantizedRecurrence:
-        """The report's row for a recurrence.
+        """Returns the entry of the report for a recurrence.
 
         precision: the chosen one; None for float32.
         alone: the error of the outputs with only one recurrence in a dtype, by its number and the dtype.
@@ -188,7 +197,10 @@ class Trials:
 
 
 def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
-    """The samples, read as calls of one program; raises `InputError` for those that do not fit."""
+    """Reads samples as calls of one program; raises `InputError` for those that do not fit.
+
+    statics: the statics of each sample; None for a model without statics.
+    """
     if not isinstance(samples, list | tuple) or not samples:
         raise InputError(
             f"samples is a list of inputs as calls take them, with at least one entry, not {shown(samples)}"
@@ -227,13 +239,15 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """The schedule of a net, with a precision for each of its flat recurrences."""
+    """Returns the schedule of a net, with a precision for each of its flat (not nested) recurrences."""
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """The cell of the first engine with a low-precision cell for a plan, or the reasons of all engines."""
+    """Returns the low-precision code of the first engine that has it for a plan, or the reasons of all
+    engines.
+    """
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
@@ -244,7 +258,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """The number of the model's recurrence that a plan runs; None if it runs none."""
+    """Returns the number of the model's recurrence that a plan runs; None if it runs none."""
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -256,7 +270,7 @@ def scales_of(
     readings: Sequence[Reading[GraphProgram]],
     keep: float,
 ) -> dict[int, tuple[float, float]]:
-    """The scale and shift of the inputs of each recurrence, by the recurrence's number.
+    """Computes the scale and shift of the inputs of each recurrence, by the recurrence's number.
 
     reads: for each recurrence, its inputs by their numbers in the net.
     readings: the samples, as calls.
@@ -275,7 +289,7 @@ def scales_of(
 
 
 def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Array | None]:
-    """The arrays of a call in the order of the net's inputs."""
+    """Returns the arrays of a call in the order of the net's inputs."""
     ends, call = program.ends, reading.call
     kinds = (
         (ends.sequences, call.sequences),
@@ -288,7 +302,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """The compiled schedule, bound to the parameters of a program."""
+    """Compiles a schedule and binds it to the parameters of a program; returns the kernel."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 

@@ -12,9 +12,11 @@ Array = np.ndarray
 
 
 class Memories:
-    """The memories of one layer, as arrays [slots, features...].
+    """The memories of one layer of a stream, as arrays [slots, features...] with a slot per row.
 
-    specs: the structure of the memory, with a `Spec` for each array.
+    Each slot has two sides: a step reads the memory of one and writes that of the other.
+
+    specs: the structure of the memory, with a `Spec` (features and dtype) for each array.
     sides: the arrays of both sides.
     begun: for both sides, the number of steps that the row in each slot has taken.
     first: the memories that `reset` goes back to.
@@ -27,11 +29,11 @@ class Memories:
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
 
     def zeros(self, count: int) -> list[Array]:
-        """New memories of zeros for `count` rows."""
+        """Returns new memories of zeros for `count` rows."""
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """A copy with more slots."""
+        """Returns a copy with more slots, `capacity` in all."""
         made = Memories(self.specs, capacity)
         pairs = zip(made.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -40,11 +42,12 @@ class Memories:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays, which have an entry for each slot."""
+        """All arrays, each with an entry for each slot."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
-        """The argument `initial` of `count` rows as arrays; raises `InputError` for those that do not fit.
+        """Returns the argument `initial` of `count` rows as arrays; raises `InputError` for those that do not
+        fit.
 
         default: the memories where none are given; None for zeros.
         """
@@ -53,31 +56,31 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories to one side of slots, with the number of steps that each row has taken."""
+        """Writes memories to one side (0 or 1) of slots, with the number of steps that each row has taken."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories to the other side of each slot, with the number of steps that each row has taken.
+        """Writes memories to the side of each slot that is not in use, with the number of steps taken.
 
-        sides: the present side of each slot.
+        sides: the side in use of each slot, 0 or 1.
         """
         for side in (0, 1):
             own = sides != side
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes the memories that `reset` goes back to."""
+        """Writes the memories to which `reset` returns the rows in these slots."""
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Copies of the memories that `reset` goes back to."""
+        """Returns copies of the memories to which `reset` returns the rows in these slots."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Copies of the present memories of all rows."""
+        """Returns copies of the present memories of all rows; `moment` has the slot and the side of each."""
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1
@@ -89,11 +92,11 @@ class Memories:
         return made
 
     def state(self, moment: Moment) -> Any:
-        """Copies of the present memories of all rows, in the structure of the memory."""
+        """Returns copies of the present memories of all rows, in the structure of the memory."""
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies the memories of slots from the other side to this side."""
+        """Copies the memories of these slots to a side (0 or 1) from the other one."""
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]

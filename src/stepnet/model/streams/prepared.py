@@ -23,11 +23,11 @@ NO_SLOTS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class StepKind:
-    """A traced step, which does not depend on the number of rows.
+    """A traced step of one layer, which does not depend on the number of rows.
 
     traced: the trace.
-    inputs, statics: the `Spec`s that it was traced for.
-    begin: the initial memories that the model computes; None where they are zeros.
+    inputs, statics: the `Spec`s (features and dtypes) that it was traced for.
+    begin: computes the initial memories; None where they are zeros.
     """
 
     traced: TracedStep
@@ -42,7 +42,7 @@ class StepKind:
 
 
 class Chosen(NamedTuple):
-    """The prepared step of some slots.
+    """The prepared step of some slots (positions of rows in a layer's arrays).
 
     slots: the slots.
     run: the function that runs the step.
@@ -58,11 +58,16 @@ class Chosen(NamedTuple):
 
 
 def no_step() -> None:
-    """Does nothing, as the step of no rows."""
+    """Does nothing; it is the step of no rows."""
 
 
 class PreparedStep:
-    """Runs the steps of one layer on arrays that are laid out once, for up to `capacity` slots."""
+    """Runs the steps of one layer of a stream on arrays that are allocated once, for up to `capacity` rows.
+
+    kind: the traced step.
+    bound: the kernel (compiled step) with its parameters.
+    memories: the memories of the rows.
+    """
 
     def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
         self.kind, self.bound, self.memories = kind, bound, memories
@@ -80,7 +85,9 @@ class PreparedStep:
         self.chosen = [nothing, nothing]
 
     def steps_from(self, side: int) -> Any:
-        """The engine's prepared steps from one side to the other."""
+        """Prepares the engine's steps that read the memories of one side (0 or 1) and write those of the
+        other.
+        """
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
@@ -88,29 +95,32 @@ class PreparedStep:
         return self.bound.steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """A copy with more slots, which holds the statics of these slots."""
+        """Returns a copy with more slots (positions for rows), which holds the statics of these slots."""
         made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """The statics of `count` rows; raises `InputError` for those that do not fit."""
+        """Returns statics of `count` rows as arrays; raises `InputError` for those that do not fit earlier
+        ones.
+        """
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
-        """Writes statics to slots, and makes the prepared steps read them."""
+        """Writes statics to these slots (positions of rows), and makes the prepared steps read them."""
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
         for steps in self.steps:
             steps.renew(slots)
 
     def statics_of(self, slots: Array) -> list[Array]:
-        """Copies of the statics of slots."""
+        """Returns copies of the statics in these slots (positions of rows)."""
         return [array[slots] for array in self.statics]
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of these slots, from one side to the other; returns copies of the outputs.
+        """Runs a step of the rows in these slots, from one side to the other; returns copies of the outputs.
 
+        side: the memories to read, 0 or 1; the step writes the others.
         some: whether other rows of the stream wait, for messages.
         """
         chosen = self.chosen[side]
@@ -133,7 +143,9 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of these slots from a side, and keeps it until other slots take a step."""
+        """Prepares the step of these slots from a side (0 or 1), and keeps it until other slots take a
+        step.
+        """
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
         inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
