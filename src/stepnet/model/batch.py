@@ -57,9 +57,7 @@ class Batch:
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s (features, dtype, inner levels) of the inputs as a step sees them, in their
-        structure.
-        """
+        """The `Spec`s (features, dtype, inner levels) of the inputs in a step, in the inputs' structure."""
         pairs = zip(self.arrays, self.levels, strict=True)
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
@@ -140,9 +138,7 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The layout of values with one entry per step: a Ragged of one level, or the first two array
-        sizes.
-        """
+        """The layout of values with an entry per step: a Ragged of one level, or the first two sizes."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
@@ -183,9 +179,7 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Checks the statics of a call with `count` sequences; raises `InputError` for another number of
-        entries.
-        """
+        """Checks the statics of a call with `count` sequences; raises `InputError` if entries are missing."""
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -280,7 +274,7 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """Returns the argument `lengths` as int64; raises `InputError` unless there is one per sequence, 0 to
+    """Returns the argument `lengths` as int64; raises `InputError` unless each sequence has one up to
     `time`.
     """
     array = array_of(lengths, "lengths")
@@ -339,9 +333,7 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
 
 
 def arranged_as(inputs: Any, declared: Any) -> Any:
-    """Returns inputs with their dicts in the order of the declared `Spec`s; unchanged if `declared` is
-    None.
-    """
+    """Returns inputs with their dicts in the order of the declared `Spec`s; unchanged for `declared=None`."""
     return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
 
 
@@ -371,8 +363,6 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
 
 
 def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """Returns `Spec`s of memories or statics, with the dtype of inputs and parameters where they have
-    none.
-    """
+    """Returns `Spec`s of memories or statics; those without a dtype get the one of inputs and parameters."""
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

@@ -162,9 +162,7 @@ class Aside:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """Returns the ranks of sequences of a length, given their log-probabilities: log / length **
-        penalty.
-        """
+        """Returns the ranks of sequences of a length from their log-probabilities: log / length**penalty."""
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)

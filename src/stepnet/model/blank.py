@@ -25,9 +25,7 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """Traces layers without a call, for inputs as declared or last seen; raises `InputError` if these are
-    unknown.
-    """
+    """Traces layers without a call, for inputs as declared or last seen; raises `InputError` if unknown."""
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):

@@ -319,9 +319,7 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns a value of the net of `builder` that stands for an array or a value of that or an enclosing
-    net.
-    """
+    """Returns a value of `builder`'s net that stands for an array or a value of that or an enclosing net."""
     return Traced(builder, lifted(builder, value, ()))
 
 
@@ -337,9 +335,7 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises an error unless `level` is the outermost level of the sequences X, counted from the innermost,
-    0.
-    """
+    """Raises an error unless `level` is the outermost level of the sequences X; the innermost one is 0."""
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -355,9 +351,7 @@ def check_level(X: Any, level: Any) -> None:
 
 
 def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
-    """Returns the `Spec`s (features and dtype per step) of named Raggeds or arrays, and the number of
-    sequences.
-    """
+    """Returns the `Spec`s (features and dtype) of named Raggeds or arrays, and the number of sequences."""
     batch = Batch.of(inputs, None)
     return batch.specs, batch.count
 

@@ -103,9 +103,7 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """Returns scores with their norms and group maxima; raises `InputError` unless each row's maximum is
-        finite.
-        """
+        """Returns scores with norms and group maxima; raises `InputError` if a row has no finite maximum."""
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -164,8 +162,8 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """Returns the continuations of all rows by each stop symbol; `logs` are the log-probabilities of the
-        rows.
+        """Returns the continuations of all rows by each stop symbol; `logs` has the rows'
+        log-probabilities.
         """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
@@ -186,9 +184,7 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Returns the number of groups of symbols: near twice the square root, so that groups are few and
-    small.
-    """
+    """Returns the number of groups of symbols: near twice the square root, so groups are few and small."""
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 

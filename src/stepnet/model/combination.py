@@ -138,15 +138,11 @@ class Combination(Combined):
 
     @property
     def program(self) -> LayersProgram:
-        """The compiled program for the first recurrence's latest or declared inputs; raises `InputError` if
-        unknown.
-        """
+        """The compiled program for the latest or declared inputs; raises `InputError` if they are unknown."""
         return blank_program(self.programs_as_one)
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """Checks the sequences and statics of a call, and returns them with the program that runs the
-        call.
-        """
+        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -180,9 +176,7 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (plans in order) that a call runs: one per recurrence if sequences may end
-        early.
-        """
+        """Returns the plans that a call runs, in order; one per recurrence if sequences may end early."""
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

@@ -51,9 +51,7 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """A compiled recurrence that generates symbols, and the `Spec`s (features, dtypes) of each layer's
-    memory.
-    """
+    """A compiled recurrence that generates symbols, and the `Spec`s (features, dtypes) of its memories."""
 
     program: Program
     memories: list[Any]
@@ -64,9 +62,7 @@ KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = W
 
 @dataclass(frozen=True)
 class Wired:
-    """A compiled recurrence that generates symbols for given sequences, with their initial memories and
-    statics.
-    """
+    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics."""
 
     program: Program
     memories: list[Array]
@@ -120,9 +116,7 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """Returns the programs of all layers, or the reason why one of them cannot be a step of the compiled
-    recurrence.
-    """
+    """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence."""
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:

@@ -198,9 +198,7 @@ class Stack(Combination):
         return tuple(values)
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """Returns the input of the next layer: the outputs of the layer below, or the sequences of the
-        call.
-        """
+        """Returns the input of the next layer: the outputs of the layer below, or the call's sequences."""
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:

@@ -126,9 +126,7 @@ def ending(step: Step, until: Until) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the step, evaluates the condition, and keeps the memory of the rows that ended before this
-        step.
-        """
+        """Runs the step, evaluates the condition, and keeps the memory of rows that ended before it."""
         ended = memory["done"]
         output, after = (
             in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
@@ -186,9 +184,7 @@ def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """Returns the `Spec`s (features and dtype) of a step's output; raises `InputError` if it is a
-    sequence.
-    """
+    """Returns the `Spec`s (features, dtype) of a step's output; raises `InputError` if it is a sequence."""
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):
@@ -222,9 +218,7 @@ def mask_array(mask: Any, like: Any) -> Array:
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
-    """Raises `InputError` unless a mask has the lengths of the inputs `like`, naming the first that
-    differs.
-    """
+    """Raises `InputError` unless a mask has the lengths of the inputs `like`; names the first difference."""
     if mask.levels != 1 or len(mask) != len(like):
         raise InputError(f"mask is {mask}, and the inputs are {like}")
     differ = np.flatnonzero(mask.lengths != like.lengths)
@@ -293,9 +287,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Returns whether a step indexes a parameter; after a sequence's end, such indices may be out of
-    bounds.
-    """
+    """Returns whether a step indexes a parameter; after a sequence's end, indices may be out of bounds."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

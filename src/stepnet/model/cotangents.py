@@ -74,9 +74,7 @@ def vjp(model: Model) -> "Vjp":
 
 
 class Vjp:
-    """A function that runs a model and prepares its gradients; `vjp` makes it. It caches the gradients'
-    programs.
-    """
+    """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
     def __init__(self, source: GradientSource) -> None:
         self.source, self.programs = source, GradientPrograms()

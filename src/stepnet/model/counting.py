@@ -11,17 +11,13 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """Returns the number of steps of each sequence, int64; `x` is any value of the model with an entry per
-    step.
-    """
+    """Returns the number of steps of each sequence, int64; `x` is any value of the model per step."""
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 
 
 def index_of(x: Traced) -> Any:
-    """Returns the index of each step in its sequence, from 0, int64; `x` is any value with an entry per
-    step.
-    """
+    """Returns the index of each step in its sequence, from 0, int64; `x` is any value of the model."""
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
         return index, memory

@@ -99,8 +99,8 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """Checks the arguments of a call and returns them with their programs; raises `InputError` if they do
-        not fit.
+        """Checks the arguments of a call and returns them with their programs; raises `InputError` if
+        wrong.
         """
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
@@ -146,9 +146,7 @@ class Declared(Model):
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features and dtypes), traced at first
-        use.
-        """
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
@@ -184,9 +182,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Returns copies of new parameters; raises `InputError` if structure, shapes or dtypes differ from
-    `before`.
-    """
+    """Returns copies of new parameters; raises `InputError` if structure, shapes or dtypes have changed."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(

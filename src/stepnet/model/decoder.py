@@ -69,9 +69,7 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns these sequences in a new stream, by their indices among the present ones; an index may
-        repeat.
-        """
+        """Returns these sequences in a new stream; `rows` are their indices, in which one may repeat."""
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
@@ -100,9 +98,7 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """Checks the arguments of `generate`; raises `InputError` for a recurrence with `reverse` or
-        `until`.
-        """
+        """Checks arguments of `generate`; raises `InputError` for a recurrence with `reverse` or `until`."""
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -134,15 +130,13 @@ class Writer:
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """Returns the scores [rows, symbols] of an output; raises `InputError` for a row without a finite
-        maximum.
-        """
+        """Returns the scores [rows, symbols] of an output; raises `InputError` without a finite maximum."""
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """Returns the scores [rows, symbols] of an output, NaN included; raises `InputError` for another
+        """Returns the scores [rows, symbols] of an output, NaN included; raises `InputError` for a wrong
         shape.
         """
         given = output if self.scores is None else self.scores(output)
@@ -171,9 +165,7 @@ def check_highest(scores: Array, highest: Array) -> None:
 
 
 def said_so_far(start: Any) -> Ragged:
-    """Returns the argument `start` as a Ragged of symbols; raises `InputError` for an empty start or other
-    values.
-    """
+    """Returns the argument `start` as a Ragged of symbols; raises `InputError` if it is empty or invalid."""
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)

@@ -82,9 +82,7 @@ class Executables(Generic[Kind]):
 
 
 def evict_oldest() -> None:
-    """Evicts the oldest forms of all programs beyond `MOST_BYTES`, and those of programs that no longer
-    exist.
-    """
+    """Evicts the oldest entries of all caches beyond `MOST_BYTES`, and those of programs no longer in use."""
     held = 0
     for key, (owner, size) in tuple(RECENT.items()):
         if owner() is None:

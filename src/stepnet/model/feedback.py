@@ -53,9 +53,7 @@ class Choice:
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """Chooses the symbol of each row; returns the symbols, and whether the highest score of each is
-        finite.
-        """
+        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite."""
         highest = np.max(scores, axis=-1)
         clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
         if self.sampler is None:

@@ -47,9 +47,7 @@ class Feed:
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
-        """Returns the inputs [rows, features...] for symbols [rows]; raises `InputError` for symbols out of
-        range.
-        """
+        """Returns inputs [rows, features...] for symbols [rows]; raises `InputError` if one is too large."""
         if self.size is None:
             return symbols.astype(self.dtype)
         within(symbols, self.size)

@@ -207,9 +207,7 @@ def check_whole(model: FileContents) -> None:
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack of them
-    cannot.
-    """
+    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot."""
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
     first = modules[0]
     if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
@@ -221,9 +219,7 @@ def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
 
 
 def unexpressed(module: Module) -> list[str]:
-    """Lists the uses of a module in its file, such as flipped outputs, that its layers alone do not
-    express.
-    """
+    """Lists the uses of a module in its file, such as flipped outputs, that plain layers do not express."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     if module.flipped:
         facts.append("it returns its outputs last step first")

@@ -158,9 +158,7 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """Returns a text per recurrence: the number of steps that it runs at a time, and if that is 1, the
-    reason.
-    """
+    """Returns a text per recurrence: the number of steps that it runs at a time, and for 1 the reason."""
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks
@@ -303,18 +301,14 @@ def types_of(net: Net) -> list[Type]:
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """Yields descriptions of the values of a net with these numbers, which are saved for the backward
-    half.
-    """
+    """Yields descriptions of a net's values with these numbers, which are saved for the backward half."""
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:
-    """Describes a value in words: the variable or the operation that makes it, in the step of its
-    recurrence.
-    """
+    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step."""
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -326,9 +320,7 @@ def described(net: Net, number: int) -> str:
 
 
 def total(each: Held, rows: int, steps: int) -> int:
-    """Returns the bytes or flops of a batch, given those of one entry by extent; inner sequences are left
-    out.
-    """
+    """Returns the bytes or flops of a batch from those of one entry by extent, without inner sequences."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
 

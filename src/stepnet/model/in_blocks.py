@@ -34,9 +34,7 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """Prepares the gradient of the inputs at `wanted`: in blocks of steps where that is faster, else in
-    halves.
-    """
+    """Prepares the gradient of the inputs at `wanted`: in blocks of steps where that is faster, or halves."""
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -92,9 +90,7 @@ class Blocks:
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """Ungroups the values per block of an array to values per step; other arrays are returned
-        unchanged.
-        """
+        """Ungroups the values per block of an array to values per step; other arrays are returned as is."""
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:

@@ -40,9 +40,7 @@ class Way:
 
 
 class SectionRun(Protocol):
-    """A section of a net (a part that runs before or after the others), with the programs of its
-    gradients.
-    """
+    """A section of a net (a part that runs before or after others), with the programs of its gradients."""
 
     @property
     def section(self) -> Section:
@@ -162,24 +160,18 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the values that one section computes and another reads, without results of the
-        net.
-        """
+        """The numbers of the values that one section computes for another, without results of the net."""
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the arrays of `forward` that `backward` needs: values between sections, and saved
-        arrays.
-        """
+        """The positions in `forward`'s arrays of those that `backward` needs: crossing and saved values."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs all sections; returns the results of the net, other values between sections, and saved
-        arrays.
-        """
+        """Runs all sections; returns the net's results, other values between sections, and saved arrays."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:

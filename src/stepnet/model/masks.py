@@ -112,9 +112,7 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """Returns the argument `identities` as 64-bit integers; for None, the positions of the sequences in the
-    batch.
-    """
+    """Returns the argument `identities` as 64-bit integers; for None, the positions in the batch."""
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )

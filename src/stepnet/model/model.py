@@ -101,9 +101,7 @@ class Model(ABC):
 
     @abstractmethod
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream runs step by step; raises `InputError` if the model has no
-        stream.
-        """
+        """Returns the recurrences that a stream runs step by step; raises `InputError` if it cannot."""
 
     def engine_order(self, asked: Asked) -> Order:
         """Checks the argument `engine` of a call and returns the engine names in the order to try them.
@@ -129,15 +127,11 @@ class Model(ABC):
 
     @property
     def schedule(self) -> Schedule:
-        """The parts of the model in the order they run, each with its plan; a single part for most
-        recurrences.
-        """
+        """The parts of the model in the order they run, each with its plan; often there is a single part."""
         return self.program.schedule
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with their plans) that a call on these sequences runs, one after the
-        other.
-        """
+        """Returns the schedules (parts with plans) that a call on these sequences runs, in order."""
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:

@@ -60,9 +60,7 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call with the arrays of a net's inputs, sorted into sequences, memories and
-    statics.
-    """
+    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics."""
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],

@@ -155,9 +155,7 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Adds a `detach` after a floating-point value, so that passes do not regroup sums; returns its
-        number.
-        """
+        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number."""
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

@@ -80,9 +80,7 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the part of an array of the whole call, with values of this type, that belongs to the
-        piece.
-        """
+        """Returns the part of an array of the whole call, with values of this type, that the piece needs."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
@@ -164,16 +162,12 @@ def part_of(
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
-    """Returns the positions of the values of some sequences, given the offsets of all and the sequences'
-    indices.
-    """
+    """Returns the positions of the values of sequences with these indices, given the offsets of all."""
     return together(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 
 def together(places: Array) -> Places:
-    """Replaces consecutive positions by a slice, which avoids a copy; other positions are returned
-    unchanged.
-    """
+    """Replaces consecutive positions by a slice, which avoids a copy; others are returned unchanged."""
     if len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
     return places

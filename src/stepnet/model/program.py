@@ -31,9 +31,7 @@ Asked = str | Sequence[str]
 
 
 class NetProgram:
-    """A net (graph of operations) with its compiled kernels, one for each choice of engines requested so
-    far.
-    """
+    """A net (graph of operations) with its compiled kernels, one for each choice of engines used so far."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -47,15 +45,11 @@ class NetProgram:
 
     @computed_once
     def ends(self) -> Ends:
-        """The positions of the net's inputs and results, by kind (sequences, memories, statics, parameters,
-        ...).
-        """
+        """The positions of the net's inputs and results, by kind (sequences, memories, statics, ...)."""
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule (parts with their plans) for the requested engines; here the same for all
-        engines.
-        """
+        """Returns the schedule (parts with plans) for the requested engines; here the same for all."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:
@@ -68,9 +62,7 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """Returns a runner of the kernel for the requested engines, whose parameters may change at every
-        call.
-        """
+        """Returns a runner of the kernel for the requested engines; each call passes new parameters."""
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]
@@ -146,9 +138,7 @@ class Program(NetProgram):
         return self._bound[asked]
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes, which shares plans and machine
-        code.
-        """
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
@@ -185,9 +175,7 @@ class StepProgram(Program):
         self.controlled = dict[str | None, StepProgram]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes, which shares plans and machine
-        code.
-        """
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
         made = super().with_params(params)
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}

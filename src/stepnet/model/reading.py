@@ -74,17 +74,13 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Returns flat outputs in the layout of the inputs; outputs of the last step alone are returned
-        unchanged.
-        """
+        """Returns flat outputs in the layout of the inputs; last outputs alone are returned unchanged."""
         if self.call.last_only:
             return outputs
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """Runs the call on a kernel; returns outputs, and the final memories before they are rounded for the
-        caller.
-        """
+        """Runs the call on a kernel; returns outputs, and final memories in the dtypes of the loop."""
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 

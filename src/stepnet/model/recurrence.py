@@ -68,9 +68,7 @@ class RNN(Declared):
     # ---- construction and copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the constructor's arguments, precision and report; the unpickled copy is traced and
-        compiled again.
-        """
+        """Pickles the constructor's arguments, precision and report; a copy is traced and compiled again."""
         made = partial(
             RNN,
             memory=self.memory,
@@ -111,9 +109,7 @@ class RNN(Declared):
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
-        """Returns the recurrence, or a newly traced copy with `params` if these have other shapes or
-        dtypes.
-        """
+        """Returns the recurrence, or a newly traced copy with `params` if their shapes or dtypes differ."""
         pairs = zip(leaves(params), leaves(self.params), strict=True)
         if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
             return self

@@ -172,9 +172,7 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a value is a static sequence (such as the keys of attention), which every step sees
-    whole.
-    """
+    """Returns whether a value is a static sequence (such as keys of attention), which is left out."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"

@@ -98,9 +98,7 @@ class Side:
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The model's nets in float64 with their parameters: the given ones, then `DRAWS` randomly rounded
-        copies.
-        """
+        """The model's nets in float64 with parameters: as given, then `DRAWS` randomly rounded copies."""
         program, random = self.graph.program, np.random.default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
         for _ in range(DRAWS):
@@ -109,9 +107,7 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name in float64, first with the given weights, then with randomly rounded
-        copies.
-        """
+        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies."""
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
@@ -167,9 +163,7 @@ def widest(array: Array) -> Array:
 
 
 def moved(array: Array, random: np.random.Generator) -> Array:
-    """Moves each number of a float array randomly by half a unit in the last place, in float64, as rounding
-    may.
-    """
+    """Moves each number of a float array by half a unit in the last place up or down, in float64."""
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array
@@ -384,9 +378,7 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Draws random sequences and statics for a model; raises `InputError` for inputs that cannot be
-    random.
-    """
+    """Draws random sequences and statics for a model; raises `InputError` for inputs of unknown range."""
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":

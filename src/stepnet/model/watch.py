@@ -67,9 +67,7 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """Names the values of structures given by keyword: `before` if it is a single value, else `before.h`
-    etc.
-    """
+    """Names the values of structures given by keyword: `before` for a single value, else `before.h` etc."""
     return dict(named_leaves(structures))
 
 
@@ -114,9 +112,7 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the items of a dict, list or tuple as pairs (key, value); keys of a namedtuple are field
-    names.
-    """
+    """Returns the items of a dict, list or tuple as (key, value) pairs; a namedtuple's keys are fields."""
     if isinstance(value, dict):
         return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # not the `items` of a subclass
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)

@@ -127,9 +127,7 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks the arguments of a call, and returns them with the program that runs them; ignores
-        `last_only`.
-        """
+        """Checks the arguments of a call; returns them with the program that runs them. No `last_only`."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
@@ -181,9 +179,7 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """Returns the output at each sequence's last step, zeros for an empty one; an array is returned
-    unchanged.
-    """
+    """Returns the output at each sequence's last step, zeros for an empty one; an array stays as it is."""
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

@@ -38,9 +38,7 @@ class GraphProgram(Program):
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule for the requested engines, each part of which the first possible engine
-        runs.
-        """
+        """Returns the schedule for the requested engines: each part runs on the first possible engine."""
         order = order_of(asked)
         if order not in self.placed:
             self.placed[order] = place(self.net, engines_of(order))
@@ -61,9 +59,7 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """Returns a copy of a traced model with a precision for each recurrence; the model itself if none are
-    given.
-    """
+    """Returns a copy of a traced model with a precision for each recurrence; the model itself for none."""
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
@@ -98,9 +94,7 @@ class GraphPrograms:
         return self.programs.known(UNKNOWN_INPUTS)
 
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features and dtypes), traced at first
-        use.
-        """
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
 
         def made() -> GraphProgram:
             """Traces the model for these inputs and statics."""
@@ -117,9 +111,7 @@ class GraphPrograms:
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
-        """Checks the arguments of a call and returns them with their program; raises `InputError` if they do
-        not fit.
-        """
+        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)

@@ -44,9 +44,7 @@ class QuantizedGraph(Graph):
         return made
 
     def engine_order(self, asked: Asked) -> Order:
-        """Returns the engines that the argument `engine` stands for: "auto" is those that it was quantized
-        for.
-        """
+        """Returns the engines that the argument `engine` stands for; "auto" is those of the quantization."""
         return self.engines if asked == "auto" else checked_engine(asked)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:

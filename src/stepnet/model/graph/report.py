@@ -35,9 +35,7 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """Computes the error of an output from its arrays in low precision and in float32, one of each per
-        sample.
-        """
+        """Computes an output's error from its arrays in low precision and in float32, one per sample."""
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )

@@ -96,9 +96,7 @@ class Composition:
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
-        """Adds an input of the schedule's net to the body, as a value of one step; returns its number
-        there.
-        """
+        """Adds an input of the schedule's net to the body, as a value of one step; returns its number."""
         node = self.net.nodes[number]
         extent = CONST if node.type.extent == CONST else ROWS
         self.values[number] = self.builder.input(node.type.at(extent), node.name)
@@ -124,9 +122,7 @@ class Composition:
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the schedule with its plan to the body: its results, and the memories of its
-        recurrence.
-        """
+        """Adds a part of the schedule with its plan to the body: its results and its memories."""
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
@@ -195,9 +191,7 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences with these statics; returns them by their
-        positions.
-        """
+        """Computes initial memories of `count` sequences with these statics; returns them by position."""
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         made = run_net(self.program, [*statics, *self.params], call, engine)
         return dict(zip(self.places, made, strict=True))

@@ -103,9 +103,7 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
-    """Makes a net's named and larger constants further inputs; returns the new net and the arrays of these
-    inputs.
-    """
+    """Makes a net's named and larger constants further inputs; returns the new net and these constants."""
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)

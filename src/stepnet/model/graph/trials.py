@@ -129,9 +129,7 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns the low-precision code of the first engine that runs a recurrence, or all engines'
-        reasons.
-        """
+        """Returns a recurrence's low-precision code on the first engine that has it, or all reasons."""
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -158,9 +156,7 @@ class Trials:
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """Returns the errors of each output over all samples, with the chosen recurrences in low
-        precision.
-        """
+        """Returns each output's error over all samples, with the chosen recurrences in low precision."""
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         low = [run(bound, self.program, reading.call) for reading in self.readings]
         names = [name for name, _ in named_leaves(self.program.output)]
@@ -245,9 +241,7 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """Returns the low-precision code of the first engine that has it for a plan, or the reasons of all
-    engines.
-    """
+    """Returns the low-precision code of the first engine that has it for a plan, or all engines' reasons."""
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)

@@ -72,9 +72,7 @@ class AddedRows:
     kept: Array
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
-        """Checks the rows for the layer at a position; raises `InputError` for arrays that do not fit its
-        step.
-        """
+        """Checks the rows for the layer at a position; raises `InputError` if arrays do not fit its step."""
         still = step.checked_statics(self.statics[place], self.count)
         memory = step.memories.initial(
             self.initial[place], self.count, computed_memories(step, still, self.count, engine)
@@ -102,9 +100,7 @@ def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """Returns the rows that were added before the first step without some, given by indices through all
-    pieces.
-    """
+    """Removes rows from those added before the first step; `rows` are indices counted through all pieces."""
     made: list[AddedRows] = []
     first = 0
     for piece in pieces:
@@ -134,9 +130,7 @@ def begun_step(
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """Traces a layer's step for these `Spec`s (features, dtypes); raises `InputError` unless they fit
-    declared ones.
-    """
+    """Traces a layer's step for these `Spec`s (features, dtypes); raises `InputError` if not as declared."""
     check_inputs(rnn.inputs, inputs)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)

@@ -37,9 +37,7 @@ class CalledStep:
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
-        """Returns statics of `count` rows as arrays and Raggeds; raises `InputError` for those that do not
-        fit.
-        """
+        """Returns statics of `count` rows as arrays and Raggeds; raises `InputError` if they do not fit."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
@@ -72,9 +70,7 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """Returns the inputs of a step of `count` rows; raises `InputError` for those unlike earlier
-        inputs.
-        """
+        """Returns the inputs of a step of `count` rows; raises `InputError` if unlike earlier inputs."""
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(

@@ -62,9 +62,7 @@ class StreamedRecurrence:
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Returns an argument in a list, as there is one recurrence; `what` is its name in messages of
-        `Layers`.
-        """
+        """Returns an argument in a list, as there is one recurrence; `what` is not used here."""
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
@@ -92,9 +90,7 @@ class Layers:
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Splits an argument into one entry per recurrence; raises `InputError`, naming it `what`, if it does
-        not fit.
-        """
+        """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
         made: list[Any] = []
         for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {place}"):

@@ -31,9 +31,7 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """Makes the state of rows in these slots and on these sides (0 or 1), which have taken `begun`
-        steps.
-        """
+        """Makes the state of rows in these slots and on these sides (0 or 1), with `begun` steps taken."""
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))

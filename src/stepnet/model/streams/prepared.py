@@ -85,9 +85,7 @@ class PreparedStep:
         self.chosen = [nothing, nothing]
 
     def steps_from(self, side: int) -> Any:
-        """Prepares the engine's steps that read the memories of one side (0 or 1) and write those of the
-        other.
-        """
+        """Prepares the engine's steps that read the memories of one side (0 or 1) and write the others."""
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
@@ -101,9 +99,7 @@ class PreparedStep:
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """Returns statics of `count` rows as arrays; raises `InputError` for those that do not fit earlier
-        ones.
-        """
+        """Returns statics of `count` rows as arrays; raises `InputError` if unlike earlier ones."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
@@ -143,9 +139,7 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of these slots from a side (0 or 1), and keeps it until other slots take a
-        step.
-        """
+        """Prepares the step of these slots from a side (0 or 1); keeps it until other slots take a step."""
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
         inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))

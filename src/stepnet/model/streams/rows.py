@@ -11,9 +11,7 @@ Array = np.ndarray
 
 
 def chosen(rows: Any, count: int) -> Array:
-    """Returns the argument `rows`, an index, indices or a mask, as indices; raises `InputError` for other
-    rows.
-    """
+    """Returns the argument `rows`, an index, indices or a mask, as indices; raises `InputError` if wrong."""
     chosen = np.atleast_1d(array_of(rows, "rows"))
     if chosen.dtype == bool and chosen.shape == (count,):
         return np.flatnonzero(chosen)
@@ -29,9 +27,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """Returns the argument `rows` as indices; raises `InputError` if a row does not exist or is named
-    twice.
-    """
+    """Returns the argument `rows` as indices; raises `InputError` if a row is missing or named twice."""
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True
@@ -42,9 +38,7 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Returns the argument of `reorder` as indices; raises `InputError` unless there is one per row of the
-    stream.
-    """
+    """Returns the argument of `reorder` as indices; raises `InputError` unless it has one for each row."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)

@@ -40,9 +40,7 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
-    """Returns the properties that the statics of all rows share: features, dtypes, and whether each is a
-    sequence.
-    """
+    """Returns what the statics of all rows must share: features, dtypes, and whether each is a sequence."""
     return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
 
 

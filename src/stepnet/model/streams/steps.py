@@ -19,9 +19,7 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """Returns a context that names the layer in errors; it does nothing for a recurrence that is the only
-    layer.
-    """
+    """Returns a context that names the layer in errors, if there are several layers."""
     return named(*names) if names else nullcontext()
 
 

@@ -120,9 +120,7 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes the first step, a step of some rows, or one where rows are on both sides; returns the
-        outputs.
-        """
+        """Takes a first step, a step of some rows, or one of rows on both sides; returns the outputs."""
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
@@ -140,9 +138,7 @@ class Stream:
         return x
 
     def _on_one_side(self, places: Array) -> Moment:
-        """Brings these rows to one side (of the two memories per row), copying the fewer ones; returns the
-        new state.
-        """
+        """Brings these rows to one side (of two memories per row) by copies; returns the new state."""
         moment = self._moment
         if moment.sides is None or not len(places):
             return moment
