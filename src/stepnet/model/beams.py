@@ -158,6 +158,7 @@ class Aside:
     """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
+        """Starts with no finished sequences of any start."""
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 

@@ -28,6 +28,7 @@ class Block(Builder):
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
+        """Makes a net without nodes, which the `with` block fills."""
         super().__init__()
         self.finish = finish
         self.begun = self.ended = False
@@ -169,6 +170,7 @@ class Memory:
     """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
+        """Adds the memory to the net of a block, with the place in the user's code for error messages."""
         self.block = block
         self.name = name
         self.spec = spec

@@ -94,6 +94,7 @@ class RNNOp:
     """
 
     def __init__(self, output_num: int = 1) -> None:
+        """Makes a recurrence without a step; its `stepnet()` block adds `output_num` outputs and the rest."""
         self.output_num = whole(output_num, "output_num is how many outputs there are, 1 or more", 1)
         self._block = Block(self._finish)
         self._inputs: dict[str, Any] = {}

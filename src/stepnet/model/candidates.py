@@ -92,6 +92,7 @@ class Candidates:
     """
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
+        """Divides the symbols into groups, each of which the search takes or skips as a whole."""
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
         self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
         self.members = np.arange(0, symbols, self.groups)

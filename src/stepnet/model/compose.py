@@ -63,6 +63,7 @@ class Bidirectional(Combination):
     layers: tuple[RNN | Combined, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Checks the arguments; raises `InputError` for a layer that runs in the other direction."""
         checked_merge(self.merge)
         object.__setattr__(self, "layers", (self.forward, self.backward))
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
@@ -150,6 +151,7 @@ class Stack(Combination):
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
+        """Checks the layers; raises `InputError` for none, and for a value that is not a layer."""
         if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"

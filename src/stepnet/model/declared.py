@@ -53,6 +53,7 @@ class Declared(Model):
         unroll: int = 1,
         until: Until | None = None,
     ) -> None:
+        """Checks and stores the arguments, which `RNN` documents; traces the step if `inputs` is given."""
         function(step, "step is a function step(x, memory, params)")
         if until is not None:
             function(until, "until is a function until(output, memory)")

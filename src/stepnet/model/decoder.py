@@ -52,6 +52,7 @@ class Live:
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
+        """Starts a stream of the sequences of `front` with these indices, from their memories and statics."""
         self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
         self.statics, self.begun = taken(front.statics, rows), front.begun[rows]

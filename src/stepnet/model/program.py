@@ -83,6 +83,7 @@ class Program(NetProgram):
     def __init__(
         self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
     ) -> None:
+        """Stores the arguments, which the class documents; kernels are compiled at first use."""
         super().__init__(net)
         self.output, self.memory = output, memory
         self.memories, self.params = memories, params
@@ -168,6 +169,7 @@ class StepProgram(Program):
     begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
+        """Makes the net that loops over the traced step, and its program."""
         net = traced.net(reverse, unroll)
         params = leaves(traced.params)
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)

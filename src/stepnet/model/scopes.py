@@ -102,6 +102,7 @@ class Scopes:
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:
+        """Returns the number of values and the description of the sequences."""
         steps = next(value for value in self.values.values() if value.levels == 1)
         sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
         return f"Scopes({len(self)} values, {sequences})"

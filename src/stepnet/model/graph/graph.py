@@ -63,6 +63,7 @@ class Graph(Model):
     def __init__(
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
     ) -> None:
+        """Checks and stores the arguments; traces the model if `inputs` is given."""
         called_with(function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",))
         self.model = model
         self.params = transform(parameter, params)

@@ -28,6 +28,7 @@ class GraphProgram(Program):
     """The program of a graph; its schedule depends on the requested engines."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
+        """Makes the program of a traced model; the schedules for engines are made at first use."""
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
         self.placed = dict[tuple[str, ...], Schedule]()
@@ -81,6 +82,7 @@ class GraphPrograms:
         statics: Any,
         precisions: tuple[Precision, ...] = (),
     ) -> None:
+        """Stores what a graph was made with, and traces the model if `inputs` is given."""
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions
         self.programs = Programs[GraphProgram]()

@@ -50,6 +50,7 @@ class OutputError:
         )
 
     def __str__(self) -> str:
+        """Returns the error as a line of the report: "output tags: at most 0.1 away, rms 0.1 of 1 (10%)"."""
         name = f"output {self.name}" if self.name else "the output"
         return (
             f"{name}: at most {self.largest:.2g} away, rms {self.rms:.2g} of {self.scale:.2g} "
@@ -83,6 +84,7 @@ class QuantizedRecurrence:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
+        """Returns the choice as lines of the report: the dtype, the errors, and reasons against others."""
         lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
         lines += [f"    alone in {dtype}: {100 * error:.2g}% away" for dtype, error in self.alone.items()]
         lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]
@@ -108,6 +110,7 @@ class Quantization:
     within: float
 
     def __str__(self) -> str:
+        """Returns the report as text: the samples, then each recurrence and each output."""
         bound = "no bound" if isinf(self.within) else f"within {100 * self.within:.2g}%"
         head = f"{self.samples} samples of {self.steps} steps, {bound}"
         return "\n".join([head, *map(str, self.recurrences), *map(str, self.outputs)])

@@ -58,6 +58,7 @@ class Stream:
         engine: Asked,
         begun: Any = None,
     ) -> None:
+        """Checks the arguments of `Model.stream`; `layers` are the recurrences that each step runs."""
         self.layers, self.engine = layers, checked_engine(engine)
         self.in_use = False
         self._moment = NOTHING
@@ -426,6 +427,7 @@ class Stream:
         return self.layers.together([step.memories.state(self._moment) for _, step in self._steps])
 
     def __reduce__(self) -> Any:
+        """Raises `InputError`, as a stream cannot be copied or pickled."""
         raise InputError(
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
         )
