@@ -63,8 +63,7 @@ class Batch:
 
     @classmethod
     def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
-        """Checks a caller's sequences and makes the batch; raises `InputError` where they do not fit
-        together.
+        """Checks a caller's sequences and makes the batch; raises `InputError` if they do not fit together.
 
         lengths: the lengths of padded sequences, or None.
         time_major: whether arrays are [time, batch, features...]; they are read in place.
@@ -202,8 +201,7 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """Returns a copy whose axes are renamed where other statics use the name for sequences of other
-        lengths.
+        """Renames axes whose names other statics use for sequences of other lengths; returns a copy.
 
         known: the offsets of all axes so far, by axis; the axes of these statics are added.
         """
@@ -222,11 +220,7 @@ class Statics:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged has one level and one sequence for each of `count`
-    sequences.
-
-    what: the name of the static in the message.
-    """
+    """Raises `InputError` unless a static Ragged has one level and `count` sequences; `what` is its name."""
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -274,9 +268,7 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """Returns the argument `lengths` as int64; raises `InputError` unless each sequence has one up to
-    `time`.
-    """
+    """Returns the argument `lengths` as int64; raises `InputError` unless `count` numbers up to `time`."""
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(
@@ -308,7 +300,7 @@ def begun_steps(begun: Any, count: int) -> Array:
 
 
 def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
-    """Checks the argument `initial` of a call against the memory; returns its arrays, or None for each if
+    """Checks the argument `initial` of a call against the memory; returns an array per memory, None for
     zeros.
 
     memory: the structure of the memory, with a `Spec` (features and dtype) for each array.

@@ -105,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """Drops starts without continuations; returns the indices of the others, and their padded continuations.
+    """Drops starts without continuations; returns the indices of the others, and their continuations.
 
-    Each start gets at least `width`: one with fewer repeats its first, with a log-probability of -inf.
+    width: the least number per start; a start with fewer repeats its first, with a log-probability of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -122,7 +122,10 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
 
 
 def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """Moves the rows of a stream after a step; returns another stream if the number of rows changes much.
+    """Moves the memories of a beam search's sequences, which are rows of a stream, to those that continue
+    them.
+
+    Returns the stream, or another one if the number of rows changes much.
 
     left: the indices of the starts that continue.
     rows: for each of these starts, the rows whose memories its next rows continue from, [starts, beams].
@@ -213,8 +216,7 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Assembles the finished sequences from the symbols of each step; returns them and their
-        log-probabilities.
+        """Assembles the finished sequences from the symbols of each step; returns them and their logs.
 
         trail: for each step, the symbol of each row and the row of the previous step that it continues.
         """

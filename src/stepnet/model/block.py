@@ -54,8 +54,8 @@ class Block(Builder):
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
         """Adds a node that applies `operation` to the nodes `inputs`; returns its number in the net.
 
-        name, source: the name of the value and the user's line, for messages. Raises `StepError` after the
-            block.
+        Raises `StepError` after the block. name, source: the name of the value and the user's line, for
+        messages.
         """
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
@@ -97,8 +97,7 @@ class Block(Builder):
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """Returns the number of the input that stands here for a value of an enclosing block, added at first
-        use.
+        """Returns the number of the input that stands here for an outer block's value; adds it at first use.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -118,10 +117,10 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """Returns the number of a value with one entry per row (sequence of the batch).
+        """Returns the number of a value with one entry per row (sequence of the batch), to use it in this
+        block.
 
-        leaf: an array, or a value of this block or of an enclosing one; one of an inner block raises
-            `StepError`.
+        leaf: an array, or a value of this block or of an enclosing one; one of an inner block is an error.
         what: its name in messages.
         """
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
@@ -261,8 +260,7 @@ class Replay:
     def __call__(
         self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
-        """Copies the recorded net into the net that is being traced; returns the outputs and the next
-        memories.
+        """Copies the recorded net into the net that is being traced; returns its outputs and next memories.
 
         x, memory, statics: values of the net that is being traced, by the names of the recorded net's inputs.
         """

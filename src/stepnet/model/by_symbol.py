@@ -92,7 +92,7 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
 
 
 def program_of(recur: Recur, params: Sequence[Array]) -> Program:
-    """Returns the program of a recurrence with these parameters, whose first operand is its only sequence."""
+    """Returns the program that runs a recurrence, with these parameters, over its first operand."""
     builder, body = Builder(), recur.body
     types = [body.type_of(number) for number in body.inputs]
     types[0] = types[0].at(STEPS)

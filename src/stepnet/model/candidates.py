@@ -92,7 +92,7 @@ class Candidates:
     """
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
-        """Divides the symbols into groups, each of which the search takes or skips as a whole."""
+        """Divides the symbols into groups; the search skips a group whose maximum is too low."""
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
         self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
         self.members = np.arange(0, symbols, self.groups)
@@ -104,7 +104,7 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """Returns scores with norms and group maxima; raises `InputError` if a row has no finite maximum."""
+        """Computes norms and group maxima of scores; raises `InputError` if a row has no finite maximum."""
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -163,9 +163,7 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """Returns the continuations of all rows by each stop symbol; `logs` has the rows'
-        log-probabilities.
-        """
+        """Returns the continuations of all rows by each stop symbol; `logs` are the rows' log values."""
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
@@ -173,8 +171,7 @@ class Candidates:
 
 
 def best_of(totals: Array, count: int) -> Array:
-    """Returns the indices of the `count` highest values of each row, highest first; equal values keep their
-    order.
+    """Returns the indices of each row's `count` highest values, highest first; equal values keep their order.
 
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]

@@ -62,7 +62,7 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """Makes the programs of a section, for the gradients of its memories and of some of its inputs.
+        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
         wanted: the positions of these inputs.
         """
@@ -96,11 +96,12 @@ class InPieces:
         return made
 
     def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
-        """Yields the pieces of a call in the order of the recurrence; with `back`, in the opposite order."""
+        """Yields the pieces (ranges of steps) of a call in the order of the loop; with `back`, in reverse."""
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section piece by piece: adds its results to `values`, and returns its checkpoints.
+        """Runs the section piece by piece (by ranges of steps): adds its results to `values`; returns
+        checkpoints.
 
         The checkpoints are one array per memory, with the values before each piece but the first, end to end.
 
@@ -128,8 +129,7 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and initial memories, with their numbers in the
-        whole net.
+        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
 
         The pieces run backward, and the values that each needs are recomputed.
 

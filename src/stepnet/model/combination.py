@@ -146,7 +146,7 @@ class Combination(Combined):
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the parts; returns the outputs alone, with `last_only` those of each sequence's last step."""
+        """Runs the parts; returns the outputs without final memories, with `last_only` only the last ones."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:

@@ -70,9 +70,10 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """Compiles the recurrence, or returns the reason why generation needs Python between two steps.
+        """Compiles the recurrence that generates symbols, or returns the reason why Python must run the
+        steps.
 
-        front: the state of the sequences.
+        front: the state of the sequences after their given first symbols.
         choice: the rule by which symbols are chosen from scores.
         """
         feed, rows = writer.feed, len(front.scores)
@@ -141,8 +142,7 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
 def made_for(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
-    """Compiles the recurrence that generates symbols; returns the reason if it needs Python between two
-    steps.
+    """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
 
     feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
     parts: the recurrences of all layers.
@@ -164,7 +164,7 @@ def made_for(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Returns whether a program was made with the rows that the table of the feed has now."""
+    """Returns whether a cached program still has the values of the feed's table, which may change."""
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
@@ -240,7 +240,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """Returns the indices of the next steps of rows that have written this many symbols after the first."""
+    """Returns the step numbers of the next `lengths` symbols of rows that have `written` after the first."""
     return positions_of(written + 1, lengths)
 
 

@@ -103,11 +103,11 @@ class Bidirectional(Combination):
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """Returns the sequences of the call, over which both directions run."""
+        """Returns the sequences of the call, which both directions read; the outputs so far are ignored."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns True, as the last outputs of both directions are in the output."""
+        """Returns True: a call for last outputs needs those of both directions."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -204,7 +204,7 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns whether the layer at a position is the top one, whose last output is that of the stack."""
+        """Returns whether the layer at a position is the top one, whose last output a call may return."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -221,8 +221,7 @@ def is_zeros(value: Any) -> bool:
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Returns every recurrence of a layer, in the order they run; raises `InputError` for a value of another
-    type.
+    """Lists every recurrence of a layer, in the order they run; raises `InputError` for another type.
 
     what: the name of the layer in messages.
     """

@@ -97,12 +97,10 @@ class Control:
 
 
 def maskable(step: Step, shown: Any, repeats: bool) -> Step:
-    """Wraps a step so that it keeps its memory where a mask is False. The inputs become {"x": ..., "mask":
-    ...}.
+    """Wraps a step to keep its memory where a mask is False. Its inputs become {"x": ..., "mask": ...}.
 
     shown: the `Spec`s (features and dtype) of the output.
-    repeats: True for the output of the step before at a masked step (zeros before the first), False for
-        zeros.
+    repeats: at masked steps, True for the output of the step before, False for zeros.
     """
 
     @wraps(step)
@@ -120,8 +118,7 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
 def ending(step: Step, until: Until) -> Step:
     """Wraps a step so that it keeps its memory after the first step at which the condition `until` holds.
 
-    The wrapped step has a last memory "done": a bool per row (sequence of the batch) that is True once it has
-    ended.
+    It gets a last memory "done": a bool per row (sequence of the batch), True once the sequence has ended.
     """
 
     @wraps(step)
@@ -167,8 +164,7 @@ def in_every_row(builder: Builder, structure: Any) -> Any:
 
 
 def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
-    """Selects between two structures of values row by row: `when_true` where the condition holds, else
-    `when_false`.
+    """Selects values row by row from two structures: `when_true` where the condition holds, or `when_false`.
 
     shown: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
     """
@@ -198,8 +194,7 @@ def output_specs(traced: TracedStep) -> Any:
 def mask_array(mask: Any, like: Any) -> Array:
     """Checks the argument `mask` and returns it as one flat array of bools in the layout of the inputs.
 
-    like: the inputs' Ragged, or their sizes (batch, time). Raises `InputError` for a mask that does not fit
-        it.
+    like: the inputs' Ragged, or their sizes (batch, time); raises `InputError` if the mask does not fit.
     """
     if isinstance(like, Ragged) != isinstance(mask, Ragged):
         wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"

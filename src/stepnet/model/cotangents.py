@@ -136,8 +136,7 @@ class Vjp:
     ) -> GradientExplanation:
         """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
 
-        wrt, checkpoint, engine: as for a call: the arguments to differentiate, the saving of memories, the
-            engines.
+        wrt, checkpoint, engine: the arguments to differentiate, the saving of memories, and the engines.
         rows, steps: the size of a batch whose costs are added; both None for no batch.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
@@ -222,8 +221,7 @@ class Backward:
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
-        """Computes the gradients for cotangents of the outputs and final memories, in the structures of
-        these.
+        """Computes the gradients for cotangents of the outputs and final memories, in their structures.
 
         None stands for zeros, for all cotangents or for a single one. Raises `InputError` for cotangents of
         another shape.

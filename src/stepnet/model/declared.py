@@ -84,7 +84,7 @@ class Declared(Model):
         return self.programs.known(UNKNOWN_INPUTS)
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         return arranged_as(inputs, self.inputs)
 
     def read(
@@ -100,9 +100,7 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """Checks the arguments of a call and returns them with their programs; raises `InputError` if
-        wrong.
-        """
+        """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong."""
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)

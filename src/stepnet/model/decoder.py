@@ -137,9 +137,7 @@ class Writer:
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """Returns the scores [rows, symbols] of an output, NaN included; raises `InputError` for a wrong
-        shape.
-        """
+        """Returns the scores [rows, symbols] of an output, with NaN; raises `InputError` if misshapen."""
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (

@@ -126,9 +126,9 @@ class Inputs:
     def of(
         cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
     ) -> "Inputs":
-        """Adds the inputs of all layers to a step that generates symbols.
+        """Adds the inputs of all layers to the net of a step that generates symbols.
 
-        tables: the names and arrays of the tables.
+        tables: the names and arrays of tables that are parameters of this step.
         random: the dtype of the sequence of random numbers.
         """
 

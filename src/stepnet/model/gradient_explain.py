@@ -177,10 +177,9 @@ class SectionFacts:
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
-    """Sums up saved values, halves and memory of a gradient in sections.
+    """Sums up saved values, halves and memory of a gradient in sections, for `explain`.
 
-    With a checkpoint, its sections run one after the other in pieces: memory for one piece of the largest is
-    enough.
+    With a checkpoint, sections run one after the other: memory for the largest piece is enough.
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -206,7 +205,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """Returns saved values, halves and memory of one section, which runs at once, in blocks or in pieces."""
+    """Returns saved values, halves and memory of one section, for `explain`."""
     from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
@@ -221,7 +220,7 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """Returns saved values, halves and memory of a gradient that runs in two halves."""
+    """Returns saved values, halves and memory of a gradient that runs at once, for `explain`."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -231,7 +230,7 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """Returns saved values, halves and memory of a section that runs in pieces of some steps.
+    """Returns saved values, halves and memory of a section that runs by ranges of steps, for `explain`.
 
     `memory.most` is the bytes of the backward half's results.
     """
@@ -249,7 +248,7 @@ def of_pieces(part: InPieces) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces) -> dict[Extent, int]:
-    """Returns the bytes held for each step of a piece, by extent.
+    """Returns the bytes held for each step of a piece (range of steps), by extent, for `explain`.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
@@ -286,12 +285,12 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(each: Held, size: int) -> dict[Extent, int]:
-    """Divides bytes of blocks of `size` steps by `size`, rounded up; bytes that are not per step stay."""
+    """Divides bytes per step of blocks of `size` steps by `size`, rounded up; other bytes stay."""
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
-    """Returns the larger of two numbers of bytes, extent by extent."""
+    """Returns the larger of two numbers of bytes for each extent (per parameter, sequence or step)."""
     return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
@@ -326,5 +325,5 @@ def total(each: Held, rows: int, steps: int) -> int:
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """Returns the number of pieces in which `steps` steps run with a checkpoint."""
+    """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint."""
     return -(-steps // piece_size(checkpoint, steps))

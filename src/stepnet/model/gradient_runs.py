@@ -28,7 +28,7 @@ class GradientRun(Protocol):
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the arrays of `forward` that `backward` takes as `saved`."""
+        """The positions, among the arrays of `forward`, of those that `backward` takes as `saved`."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
@@ -73,7 +73,7 @@ class Halved:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
-        """Makes the halves for the gradients of the inputs at the positions `wanted`.
+        """Makes the halves of a net's gradient with respect to the inputs at the positions `wanted`.
 
         A value that is saved and is a result of the net is one result of the forward half.
         """

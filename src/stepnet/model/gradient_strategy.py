@@ -18,8 +18,7 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """Returns the programs of a net's gradient, made at first use: in pieces, in halves, or in blocks of
-    steps.
+    """Returns the programs of a net's gradient, made at first use: in pieces, halves or blocks of steps.
 
     programs: the cache.
     key: the key of the net in the cache.

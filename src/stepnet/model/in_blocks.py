@@ -65,7 +65,7 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call whose steps are the blocks, at their positions in the arrays of the piece."""
+        """The call in which each block of `size` steps counts as one step, on the arrays of the piece."""
         own, size = self.piece.call, self.size
         if size == 1:
             return own
@@ -79,12 +79,12 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Returns whether the blocks are all steps of a call, at the same positions."""
+        """Returns whether the blocks cover all steps of a call, so that its arrays need no copies."""
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """Groups the values per step of an array by block; arrays of other extents are returned unchanged."""
+        """Groups an array's values per step by block of `size` steps; other arrays are returned as is."""
         if self.size == 1 or type_.extent != STEPS:
             return array
         return array.reshape(-1, self.size, *type_.shape)
@@ -94,7 +94,7 @@ class Blocks:
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Returns the inputs of the blocks, cut out of the arrays of the whole call."""
+        """Returns the inputs of the blocks of steps, cut out of the arrays of the whole call."""
         pairs = zip(self.piece.inputs(net, arrays), net.inputs, strict=False)
         return [None if array is None else self.blocks(array, net.type_of(n)) for array, n in pairs]
 
@@ -126,8 +126,7 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients, per step, of the net's inputs at the positions
-        `wanted`.
+        """Runs the backward half; returns the gradients, per step, of the net's inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -160,7 +159,7 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """Makes the programs of a section, for the gradients of its memories and of some of its inputs.
+        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
         choice: the recurrence of the section, with the number of steps of a block.
         wanted: the positions of these inputs.
@@ -177,7 +176,7 @@ class InBlocks:
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """Splits a call into its blocks and the single steps that remain; either part may have no rows."""
+        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty."""
         lengths = call.positions.lengths
         left = lengths % self.size
         whole, none = lengths - left, np.zeros_like(left)
@@ -190,7 +189,7 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def begun(self, values: Values) -> list[Array | None]:
-        """Returns the initial memories of the section; None for zeros.
+        """Returns the initial memories of the section (part of a net); None for zeros.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -230,12 +229,12 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and initial memories, with their numbers in the
-        whole net.
+        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call and the engines.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, memories = [values[number] for number in section.reads], self.begun(values)

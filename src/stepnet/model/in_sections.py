@@ -53,14 +53,13 @@ class SectionRun(Protocol):
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section: adds its results to `values` by number, and returns the arrays to be saved."""
+        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save."""
         ...
 
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and initial memories, with their numbers in the
-        whole net.
+        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
@@ -86,7 +85,7 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """Makes the programs of a section, for the gradients of its inputs at the positions `wanted`."""
+        """Makes the programs of a section (part of a net), for the gradients of its inputs at `wanted`."""
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
@@ -95,7 +94,7 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the forward half: adds its results to `values` by number, and returns the saved arrays."""
+        """Runs the section's forward half: adds its results to `values`, and returns the saved arrays."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -137,9 +136,10 @@ class Sectioned:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int], cut: Iterable[Any], run_of: RunOf) -> "Sectioned":
-        """Makes the gradient of a net with respect to the inputs at the positions `wanted`.
+        """Makes the gradient of a net, section by section, with respect to the inputs at the positions
+        `wanted`.
 
-        cut: the sections in order; or objects with an attribute `section`.
+        cut: the sections (parts of the net) in order; or objects with an attribute `section`.
         run_of: makes the programs of a section, given an entry of `cut` and the positions of the inputs to
             differentiate.
         """
@@ -187,7 +187,7 @@ class Sectioned:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the sections from the last to the first; returns the gradients of the inputs at `wanted`."""
+        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`."""
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):
@@ -204,7 +204,7 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """Returns the settings for a call: the size of its pieces, and the engines."""
+        """Returns the settings for a call: the number of steps of a piece, and the engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)
@@ -224,5 +224,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds an array to the cotangent of a value; the first array becomes the cotangent."""
+    """Adds an array to the cotangent of a value in `known`; the first array becomes the cotangent."""
     known[number] = known[number] + array if number in known else array

@@ -112,8 +112,7 @@ class ValueAndGrad:
         together = kept is None  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
-            """Returns the value of the loss, and its gradients for the inputs of its net at the positions
-            `of`.
+            """Returns the value of the loss, and its gradients for its net's inputs at the positions `of`.
 
             arrays: the arrays of the inputs, without the targets.
             """
@@ -149,8 +148,7 @@ class ValueAndGrad:
         """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
 
         places: the positions of the net's inputs whose gradients are computed.
-        alone: True for a net of the loss alone, whose inputs are the results of the model; False to include
-            the model.
+        alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
@@ -184,8 +182,7 @@ class Targets:
 
 
 def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
-    """Checks the argument `targets` and returns it as arrays; raises `InputError` unless laid out as the
-    outputs.
+    """Checks the argument `targets`; returns it as arrays. Raises `InputError` unless it fits the outputs.
 
     lengths, time_major: the arguments of the call, which also hold for targets per step.
     """
@@ -203,8 +200,7 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
-    """Returns True if a target has one entry per sequence, False for one per step, as the output of its name
-    has.
+    """Returns True if the output with a target's name has one entry per sequence, False if one per step.
 
     outputs: the number of ragged levels of each output, by name.
     """
@@ -219,8 +215,7 @@ def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
 
 
 def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
-    """Returns a target as an array with one entry per sequence; raises `InputError` for another number of
-    them.
+    """Returns a target as an array; raises `InputError` unless it has one entry per sequence.
 
     name, leaf: the target's name and value.
     """
@@ -250,10 +245,10 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
 def with_loss(
     loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """Traces a loss behind a model; returns the net of the loss's sum, and True if the loss has a value per
+    """Traces a loss behind a model; returns the net of the sum of its numbers, and True if these are per
     step.
 
-    alone: whether the net has the results of the model as inputs, in place of the model.
+    alone: True if the net reads the results of the model as inputs, False if it includes the model.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()
     if alone:

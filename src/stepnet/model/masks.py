@@ -41,8 +41,7 @@ def dropout(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Returns dropout masks: 0 with probability `rate`, and 1 / (1 - rate) otherwise, as in PyTorch and
-    Keras.
+    """Returns dropout masks: 0 with probability `rate`, else 1 / (1 - rate), as in PyTorch and Keras.
 
     A number depends on the seed, the sequence, its step and its feature alone. So a sequence has the same
     mask in any batch and however it is cut.
@@ -88,8 +87,7 @@ def uniform(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Returns random float64 numbers from 0 up to 1: an array [batch, *features], or a `Ragged` for
-    per="step".
+    """Returns random float64 numbers in [0, 1): an array [batch, *features], or a `Ragged` for per="step".
 
     The arguments and errors are those of `dropout`.
 

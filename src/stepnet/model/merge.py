@@ -16,8 +16,7 @@ Array = np.ndarray
 
 
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
-    """Concatenates the features of the outputs of two directions; two outputs without features become one of
-    two.
+    """Concatenates the features of the outputs of two directions; outputs without features become a pair.
 
     rows: the number of leading axes that are not features.
     """

@@ -69,11 +69,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def program(self) -> Program:
-        """The compiled program for the inputs of the latest call, or the declared inputs if there was no
-        call.
-
-        Raises `InputError` if neither is known.
-        """
+        """The compiled program for the latest or declared inputs; raises `InputError` if there are none."""
 
     @property
     @abstractmethod
@@ -104,7 +100,7 @@ class Model(ABC):
         """Returns the recurrences that a stream runs step by step; raises `InputError` if it cannot."""
 
     def engine_order(self, asked: Asked) -> Order:
-        """Checks the argument `engine` of a call and returns the engine names in the order to try them.
+        """Checks the argument `engine` of a call; returns it as a name, or a tuple of names in order.
 
         Raises `InputError` for an unknown name.
         """
@@ -135,8 +131,7 @@ class Model(ABC):
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """Returns the plan as text: the parts in the order they run, what each does and costs, and its
-        engine.
+        """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -170,8 +165,7 @@ class Model(ABC):
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
         """Returns the sections of the text that `explain` prints for these engines.
 
-        size: the numbers of sequences and steps of a call whose threads and times are added; None to add
-            none.
+        size: the numbers of sequences and steps of a call whose threads and times are added, or None.
         """
         from stepnet.explain.plan import schedule_sections  # late: calls do not need it
 

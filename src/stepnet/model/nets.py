@@ -72,7 +72,7 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """Returns the results of a kernel in the order of the net's results."""
+    """Returns the results of a kernel (compiled net) as a list in the order of the net's results."""
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

@@ -23,7 +23,7 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan cannot run as one step of another recurrence; None if it can."""
+    """Returns why a plan (a recurrence's operations) cannot be a step of another net; None if it can."""
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
@@ -36,14 +36,16 @@ def is_not_of_a_step(node: Node) -> bool:
 
 
 def counts(plan: Plan) -> bool:
-    """Returns whether the step of a plan reads its index."""
+    """Returns whether the step of a plan (a recurrence's operations in order) reads its index."""
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
 def one_step(
     builder: Builder, plan: Plan, operands: Sequence[int], index: int, known: Mapping[int, int]
 ) -> list[int]:
-    """Adds one step of a plan to a body; returns the numbers of its outputs, then of its next memories.
+    """Adds one step of a plan (a recurrence's operations in order) to a body, the net of another step.
+
+    Returns the numbers of its outputs, then of its next memories.
 
     builder: the builder of the body.
     operands: for each input of the plan's net, the number of its value in the body, per row or constant.
@@ -54,7 +56,7 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """Returns the numbers of a plan's values per step that depend on sequences and parameters alone."""
+    """Lists the numbers of a net's values per step that depend on sequences and parameters alone."""
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -67,7 +69,7 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """Adds one step of values that depend on sequences and parameters alone to a body; returns their numbers.
+    """Adds values that need no memory, for one step, to a body (the net of a step); returns their numbers.
 
     operands: for these inputs of the plan's net, the number of the value in the body.
     wanted: the numbers of the values in the plan's net.
@@ -82,8 +84,7 @@ def before_loop(
 
 @dataclass
 class OneStep:
-    """One step of a plan (the operations of a recurrence, ordered) while it is added to a body, the net of a
-    step.
+    """One step of a plan (a recurrence's operations in order) while it is added to a body, the net of a step.
 
     index: the number in the body of the count of earlier steps; -1 where the step does not read it.
     known: for values of the plan's net that the body already has, their numbers in the body.
@@ -109,7 +110,7 @@ class OneStep:
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """Adds the step to the body; returns the numbers of its results.
+        """Adds the step to the body (the net of a step); returns the numbers of its results.
 
         operands: for each input of the plan's net, the number of its value in the body.
         """
@@ -127,7 +128,7 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the body of the plan's recurrence for these operands; returns the numbers of its results."""
+        """Adds the recurrence's operations to the body for these operands; returns its results' numbers."""
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried

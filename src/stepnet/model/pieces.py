@@ -72,7 +72,7 @@ class Piece:
     call: Call
 
     def where(self, type_: Type) -> Places:
-        """Returns the positions of the piece's values in an array of the whole call that has this type."""
+        """Returns the positions of the piece (range of steps) in a call's array of values of this type."""
         if type_.extent == CONST:
             return ...
         if is_static_extent(type_.extent):
@@ -80,11 +80,11 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the part of an array of the whole call, with values of this type, that the piece needs."""
+        """Returns the entries of a call's array, with values of this type, in the piece (range of steps)."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Returns the parts of a net's input arrays that belong to the piece; None for an array that is None.
+        """Cuts the entries of a piece (range of steps) out of input arrays; None for an array that is None.
 
         arrays: the arrays of the net's first inputs in the whole call.
         """
@@ -92,13 +92,13 @@ class Piece:
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Writes a net's results for the piece to their positions in arrays of the whole call."""
+        """Writes a net's results for the piece (range of steps) to their positions in the call's arrays."""
         for number, part, array in zip(net.results, results, arrays, strict=True):
             array[self.where(net.type_of(number))] = part
 
 
 def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = False) -> Iterator[Piece]:
-    """Divides a call into pieces; yields them in the order in which its recurrence takes them.
+    """Divides a call into pieces (ranges of steps); yields them in the order in which its recurrence runs.
 
     size: the number of steps of a piece.
     reverse: whether the recurrence runs from the last step.
@@ -111,7 +111,7 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
-    """Returns the piece of a call with up to `size` steps of each sequence, from the step `first` on.
+    """Returns the part of a call with up to `size` steps of each sequence, from the step `first` on.
 
     reverse: whether the recurrence runs from the last step.
     counts: whether the recurrence reads the step index.
@@ -129,13 +129,12 @@ def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Pie
 def part_of(
     call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
 ) -> Piece:
-    """Returns the piece of some steps of some sequences of a call.
+    """Returns the part of a call with some steps of some sequences, as a call to run.
 
     alive: the indices of the sequences.
     firsts, lengths: the first step of each of them, and the number of its steps.
     begun: the number of steps that each ran before these; None if no step reads its index.
-    apart: whether to copy the steps if needed, so that those of each sequence are consecutive in the piece;
-        in arrays [time, batch] they are not.
+    apart: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
     """
     positions = call.positions
     at = positions.places(alive, firsts, lengths)

@@ -117,7 +117,7 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """Returns final memories in the structure and the dtypes that a call returns."""
+        """Returns final memories in the structure of the memory, in the dtypes that a call returns."""
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
@@ -125,7 +125,7 @@ class Program(NetProgram):
 
     @cached_property
     def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
-        """A function that builds the structure of the memory."""
+        """A function that builds the structure of the memory from its arrays."""
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:

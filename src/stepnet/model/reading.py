@@ -93,7 +93,7 @@ def call_of(
     mask: Any,
     begun: Any,
 ) -> Call:
-    """Makes the call of a batch: the arrays and positions that a kernel reads.
+    """Makes the call of a batch: the arrays and positions that a kernel (compiled recurrence) reads.
 
     memories: the initial memories; None for zeros.
     statics: the statics of each recurrence, in the order they run.

@@ -229,10 +229,7 @@ class RNN(Declared):
         return self.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the recurrence and returns its outputs without the final memory.
-
-        last_only: whether to return only the last output of each sequence.
-        """
+        """Runs the recurrence; returns its outputs without the memory, with `last_only` the last ones."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":

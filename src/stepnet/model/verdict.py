@@ -321,7 +321,7 @@ def compared(
 
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
-    """Compares one output of two models.
+    """Compares one output of two models, feature by feature.
 
     first, second: the output of each model: with the given weights, then with randomly rounded copies.
     """

@@ -74,8 +74,7 @@ def roles(**structures: Any) -> Names:
 def local_values(
     returned: dict[CodeType, Names], step: CodeType | None, builder: Builder
 ) -> dict[str, Traced]:
-    """Returns the local variables that are values of a step: its own by name, other functions' as
-    `function.name`.
+    """Returns the local variables that are values of a step, by name, or as `function.name` in functions.
 
     Parameters are left out, as the caller has them; a value computed from parameters is included.
 
@@ -94,8 +93,7 @@ def local_values(
 
 
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
-    """Yields the values of a net among variables, and in the plain dicts, lists and tuples among them, by
-    name.
+    """Yields the values of a net among variables, also in plain dicts, lists and tuples, with their names.
 
     Objects of other types are not opened, and no container is opened twice.
     """
@@ -156,8 +154,7 @@ def name_values(values: Names) -> None:
 
 
 def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
-    """Returns a recurrence to run inside a step in place of `rnn`, and a function from its outputs to
-    `rnn`'s.
+    """Returns a recurrence to run inside a step in place of `rnn`, and a function that restores its outputs.
 
     If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
     and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else

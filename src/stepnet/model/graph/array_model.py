@@ -53,7 +53,9 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ArrayModel:
-    """A model whose inputs are arrays with axes; a subclass computes its outputs.
+    """A model whose inputs are arrays with axes of known kinds (sequences N, steps T, features _).
+
+    A subclass computes its outputs.
 
     path: the file of the model.
     inputs: the inputs with their axes.
@@ -97,7 +99,7 @@ class ArrayModel:
 
 
 def graph_of(model: ArrayModel) -> Graph:
-    """Makes the graph of a model; raises `AxesError` if the axes of its inputs do not fit its operators."""
+    """Makes a `Graph` of a model of arrays; raises `AxesError` if the axes do not fit its operators."""
     sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
@@ -127,7 +129,7 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
 
 
 def usual(rank: int) -> list[str]:
-    """Returns the axes that are tried for an input of `rank` axes, such as "NT_", most usual first."""
+    """Returns axes to try for an input of `rank` axes, most usual first: N rows, T steps, _ a feature."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 

@@ -128,7 +128,7 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks the arguments of a call; returns them with the program that runs them. No `last_only`."""
+        """Checks the arguments of a call but `last_only`; returns them with the program that runs them."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:

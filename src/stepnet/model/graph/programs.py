@@ -125,7 +125,7 @@ class GraphPrograms:
         return Reading(batch, program, program, call, ends=False)
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Runs a call, by its prepared copy if there is one; returns the outputs."""
+        """Runs a call of the graph, by its prepared copy if there is one; returns the outputs."""
         self.check_model()
         programs, form = self.programs, None
         if statics is None and lengths is None:

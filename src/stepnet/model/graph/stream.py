@@ -96,14 +96,14 @@ class Composition:
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
-        """Adds an input of the schedule's net to the body, as a value of one step; returns its number."""
+        """Adds an input of the model to the body (the net of one step); returns its number there."""
         node = self.net.nodes[number]
         extent = CONST if node.type.extent == CONST else ROWS
         self.values[number] = self.builder.input(node.type.at(extent), node.name)
         return self.values[number]
 
     def value(self, number: int) -> int:
-        """Returns the number in the body of a value of the schedule's net, which is copied at first use."""
+        """Returns the number of a model's value in the net of one step, which copies it at first use."""
         if number not in self.values:
             node = self.net.nodes[number]
             operands = [self.value(operand) for operand in node.inputs]
@@ -118,11 +118,11 @@ class Composition:
         return self.values[number]
 
     def is_constant(self, number: int) -> bool:
-        """Returns whether a value of the body is the same for all rows."""
+        """Returns whether a value of the net of one step is the same for all rows."""
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the schedule with its plan to the body: its results and its memories."""
+        """Adds a part of the model, with its plan, to the net of one step: its results and its memories."""
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
@@ -141,7 +141,7 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """Returns the numbers in the body of a part's operands, in the order of its plan's inputs."""
+        """Returns a part's operands, as numbers in the net of one step, in the order of its plan's inputs."""
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -152,13 +152,13 @@ class Composition:
         ]
 
     def zeros(self, node: Node) -> int:
-        """Adds zeros for each row, of the type of a node, to the body; returns their number."""
+        """Adds zeros for each row, of a node's type, to the net of one step; returns their number."""
         zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
         return self.builder.add("expand", zeros, extent=ROWS)
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Returns whether a value is zeros for each row, written as a constant; -0.0 is not zero here."""
+    """Returns whether a value is zeros for each row, made by a constant; -0.0 is not zero here."""
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
         return is_zeros(builder, node.inputs[0])
@@ -255,7 +255,7 @@ class GraphStep:
         return self.programs.params
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:

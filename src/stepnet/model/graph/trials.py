@@ -61,7 +61,7 @@ class Trials:
         keep: float,
         engines: Order,
     ) -> "Trials":
-        """Prepares trials: runs the samples in float32, and finds the scales of inputs where an engine needs
+        """Prepares trials: runs the samples in float32, and finds the scales of inputs for engines that need
         them.
 
         engines: the engines that may run the model, in order.
@@ -141,8 +141,7 @@ class Trials:
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
-        """Returns the precisions of all recurrences of the net; None for nested ones, which have no
-        precision.
+        """Returns the precisions of all recurrences of the net; None for nested ones, which cannot have one.
 
         precisions: those of the flat recurrences, in order.
         """
@@ -235,7 +234,7 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """Returns the schedule of a net, with a precision for each of its flat (not nested) recurrences."""
+    """Returns the schedule (parts with plans) of a net, with a precision for each recurrence not nested."""
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
@@ -252,7 +251,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """Returns the number of the model's recurrence that a plan runs; None if it runs none."""
+    """Returns which recurrence of the model a plan runs, as a number; None if it runs none."""
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -296,10 +295,10 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """Compiles a schedule and binds it to the parameters of a program; returns the kernel."""
+    """Compiles a schedule (parts of a net with plans); returns the kernel with the program's parameters."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """Runs a call; returns the outputs in the order of the net's results."""
+    """Runs a call on a compiled net; returns the outputs in the order of the net's results."""
     return in_order(program, bound(call))

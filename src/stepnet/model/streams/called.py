@@ -31,7 +31,7 @@ class CalledStep:
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """Returns a copy with more slots (positions for rows), which holds the statics of these slots."""
+        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
         made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         made.put_statics(slots, self.statics_of(slots))
         return made
@@ -56,6 +56,7 @@ class CalledStep:
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
         """Runs a step of the rows in these slots, from one side to the other; returns the outputs.
 
+        x: the inputs of these rows.
         side: the memories to read, 0 or 1; the step writes the others.
         some: whether other rows of the stream wait, for messages.
         """

@@ -25,7 +25,7 @@ class Stepped(Protocol):
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:

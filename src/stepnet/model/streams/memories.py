@@ -34,7 +34,7 @@ class Memories:
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """Returns a copy with more slots, `capacity` in all."""
+        """Returns a copy with `capacity` slots (positions for rows), more than before."""
         made = Memories(self.specs, capacity)
         pairs = zip(made.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -43,7 +43,7 @@ class Memories:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays, each with an entry for each slot."""
+        """All arrays of memories and step counts, each with an entry for each slot."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
@@ -72,16 +72,16 @@ class Memories:
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes the memories to which `reset` returns the rows in these slots."""
+        """Writes the memories to which `reset` returns the rows in these slots (positions in the arrays)."""
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Returns copies of the memories to which `reset` returns the rows in these slots."""
+        """Returns copies of the memories to which `reset` returns the rows in these slots (positions)."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Returns copies of the present memories of all rows; `moment` has the slot and the side of each."""
+        """Returns copies of the present memories of all rows; `moment` has the slot and side of each row."""
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1

@@ -31,7 +31,7 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """Makes the state of rows in these slots and on these sides (0 or 1), with `begun` steps taken."""
+        """Makes the state of a stream: rows in these slots, on these sides (0 or 1), after `begun` steps."""
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
@@ -52,18 +52,18 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the state after these rows changed sides, with `begun` steps taken."""
+        """Returns the stream's state after these rows changed sides, with `begun` steps taken."""
         sides, steps = self.all_sides.copy(), self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def moved(self, sources: Array) -> "Moment":
-        """Returns the state after row i continued from the memory of row sources[i], on the other side."""
+        """Returns the stream's state after row i took the memory of row sources[i], on the other side."""
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
-        """Returns the state without these rows."""
+        """Returns the stream's state without these rows."""
         kept = np.ones(len(self.slots), bool)
         kept[rows] = False
         if self.sides is None:
@@ -72,11 +72,11 @@ class Moment:
         return Moment.of(self.slots[kept], self.sides[kept], self.begun[kept])
 
     def only(self, rows: Array) -> "Moment":
-        """Returns the state with these rows alone, in this order."""
+        """Returns the stream's state with these rows alone, in this order."""
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """Returns the state with new rows after the others, in these slots on the side of `number`.
+        """Returns the stream's state with new rows after the others, in these slots on the side of `number`.
 
         begun: the number of steps that each new row has taken.
         """
@@ -88,7 +88,7 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """Returns the state with these rows moved to other slots, on the side of `number`.
+        """Returns the stream's state with these rows moved to other slots, on the side of `number`.
 
         begun: the number of steps that each of these rows has taken.
         """
@@ -97,12 +97,12 @@ class Moment:
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
-        """Returns the first `count` slots without a row."""
+        """Returns the first `count` slots (positions in the layers' arrays) that no row uses."""
         taken = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
         taken[self.slots] = True
         return cast("Array", np.flatnonzero(~taken)[:count])
 
 
 def is_in_order(slots: Array) -> bool:
-    """Returns whether row i lies in slot i."""
+    """Returns whether row i lies in slot i, so that no indexing is needed."""
     return bool(np.array_equal(slots, np.arange(len(slots))))

@@ -37,7 +37,7 @@ class StepKind:
 
     @property
     def counts(self) -> bool:
-        """Whether the step reads its index."""
+        """True if the step reads its index."""
         return any(node.operation == "index" for node in self.traced.body.nodes)
 
 
@@ -94,7 +94,7 @@ class PreparedStep:
         return self.bound.steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """Returns a copy with more slots (positions for rows), which holds the statics of these slots."""
+        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
         made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
@@ -117,6 +117,7 @@ class PreparedStep:
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
         """Runs a step of the rows in these slots, from one side to the other; returns copies of the outputs.
 
+        x: the inputs of these rows.
         side: the memories to read, 0 or 1; the step writes the others.
         some: whether other rows of the stream wait, for messages.
         """

@@ -27,7 +27,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """Returns the argument `rows` as indices; raises `InputError` if a row is missing or named twice."""
+    """Returns `rows` as indices; raises `InputError` if one does not exist or is named twice."""
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True
@@ -38,7 +38,7 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Returns the argument of `reorder` as indices; raises `InputError` unless it has one for each row."""
+    """Returns the argument of `reorder` as indices; raises `InputError` unless there is one for each row."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)

@@ -13,8 +13,7 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """Returns statics of `count` new rows as arrays and Raggeds; raises `InputError` unless like earlier
-    ones.
+    """Returns statics of `count` new rows as arrays and Raggeds; raises `InputError` if unlike earlier ones.
 
     before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """

@@ -94,7 +94,7 @@ def unstepped(
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Writes new rows to free slots (positions in all layers' arrays); returns the layers' steps and the
+    """Writes new rows to free slots (positions in the layers' arrays); returns the layers' steps and the
     slots.
 
     The steps are copies with more slots where there were too few.

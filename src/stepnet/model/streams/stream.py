@@ -316,8 +316,7 @@ class Stream:
         return steps, moment.with_rows(slots, begun)
 
     def _set(self, steps: LayerSteps, moment: Moment) -> None:
-        """Replaces the layers' prepared steps and the state of the rows, in an order that an interrupt cannot
-        harm.
+        """Replaces the layers' prepared steps and the rows' state, so that an interrupt between does no harm.
 
         Before the first step the state is replaced first, as it has no effect without steps.
         """
