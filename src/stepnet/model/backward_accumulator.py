@@ -104,7 +104,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether a value's gradient sums over pieces (ranges of steps), as all of them read the
-    value.
-    """
+    """Returns whether a value's gradient sums over pieces (ranges of steps), as several read the value."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -173,7 +173,7 @@ class Statics:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace: the structure and the `Spec`s of the statics."""
+        """The cache key of a trace for these statics: their structure and `Spec`s (features and dtypes)."""
         return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
 
     @classmethod
@@ -213,6 +213,7 @@ class Statics:
             known[name], renamed[axis] = offsets, name
 
         def spec(spec: Spec) -> Spec:
+            """Returns a `Spec` with the new name of its axis."""
             return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
 
         beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
@@ -349,7 +350,7 @@ def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "r
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
+    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters."""
     default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
 

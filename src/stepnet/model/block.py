@@ -36,6 +36,7 @@ class Block(Builder):
         self._captured: dict[tuple[int, int], Traced] = {}
 
     def __enter__(self) -> None:
+        """Begins the block; raises `StepError` for a second one."""
         self.check_unused()
         self.begun = True
 

@@ -94,7 +94,7 @@ class RNNOp:
     """
 
     def __init__(self, output_num: int = 1) -> None:
-        """Makes a recurrence without a step; its `stepnet()` block adds `output_num` outputs and the rest."""
+        """Makes a recurrence with `output_num` outputs; its `stepnet()` block adds the step."""
         self.output_num = whole(output_num, "output_num is how many outputs there are, 1 or more", 1)
         self._block = Block(self._finish)
         self._inputs: dict[str, Any] = {}
@@ -384,7 +384,7 @@ def variables_of(block: Block) -> dict[str, Traced]:
 
 
 def spec_of(array: Array) -> Spec:
-    """Returns the `Spec` (features and dtype) of an array [rows, features...]."""
+    """Returns the `Spec` (features and dtype) of an array [rows, features...], for a traced input."""
     return Spec(array.shape[1:], array.dtype)
 
 

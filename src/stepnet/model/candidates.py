@@ -76,7 +76,7 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """Concatenates the continuations of several parts for each start."""
+        """Concatenates, for each start, the continuations of several parts, such as stopping ones."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 

@@ -34,6 +34,7 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
     """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
+        """Makes the programs of a section: in pieces if it has memories, else at once."""
         return (InPieces if section.memories else AtOnce).of(section, places)
 
     return Sectioned.of(net, wanted, sections(net), run_of)
@@ -79,7 +80,7 @@ class InPieces:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns: one per memory."""
+        """The number of arrays that `run` returns for the backward pass: one per memory."""
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
@@ -164,6 +165,6 @@ class InPieces:
 
 
 def counts_steps(net: Net) -> bool:
-    """Returns whether a recurrence of a net reads the step index."""
+    """Returns whether a recurrence of a net reads the step index, which a piece must then be given."""
     bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
     return any(node.operation == "index" for body in bodies for node in body.nodes)

@@ -176,7 +176,7 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the plans that a call runs, in order; one per recurrence if sequences may end early."""
+        """Returns the schedules (parts with plans) of a call, in order; for early ends one per recurrence."""
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

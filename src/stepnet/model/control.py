@@ -68,6 +68,7 @@ class Control:
     until: Until | None = None
 
     def __bool__(self) -> bool:
+        """Returns whether there is a mask or an early end."""
         return self.masked is not None or self.until is not None
 
     def around(self, step: Step, traced: TracedStep) -> TracedStep:

@@ -77,6 +77,7 @@ class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
     def __init__(self, source: GradientSource) -> None:
+        """Prepares gradients of a model that `source_of` has wrapped."""
         self.source, self.programs = source, GradientPrograms()
 
     def __call__(

@@ -20,6 +20,7 @@ def index_of(x: Traced) -> Any:
     """Returns the index of each step in its sequence, from 0, int64; `x` is any value of the model."""
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
+        """Returns the index as the output; the memory has no use."""
         return index, memory
 
     return RNN(step, memory=())(x)[0]
@@ -33,6 +34,7 @@ def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> 
     """
 
     def step(x: Any, total: Any, params: Any) -> tuple[Any, Any]:
+        """Adds an input to the running total."""
         return (total if exclusive else total + x), total + x
 
     return RNN(step, memory=Spec(x.type.shape, x.type.dtype), reverse=reverse)(x)[0]

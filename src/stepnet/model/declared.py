@@ -150,7 +150,7 @@ class Declared(Model):
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
         def made() -> StepProgram:
-            """Traces the step for these inputs and statics."""
+            """Traces the step for these inputs and statics, and makes its program."""
             memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
             with paused_collector():
                 traced = trace_step(self.step, inputs, memory, still, self.params)
@@ -163,7 +163,7 @@ class Declared(Model):
 
 
 def check_masked(masked: Any) -> None:
-    """Raises `InputError` unless `masked` is "repeat" or "zero"."""
+    """Raises `InputError` unless the argument `masked` of a call is "repeat" or "zero"."""
     choice(masked, MASKED_IS, MASKED)
 
 

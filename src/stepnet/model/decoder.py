@@ -126,7 +126,7 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """Returns the input sequences of the recurrence for a Ragged of symbols."""
+        """Returns the input sequences of the recurrence for sequences of symbols, by the feed."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 

@@ -133,9 +133,11 @@ class Inputs:
         """
 
         def new(type_: Type, name: str) -> Traced:
+            """Adds one input."""
             return Traced(builder, builder.input(type_, name))
 
         def like(plan: Plan, places: tuple[int, ...]) -> list[Traced]:
+            """Adds inputs with the names and types of a plan's inputs at these positions."""
             nodes = [plan.net.nodes[plan.net.inputs[place]] for place in places]
             return [new(node.type, node.name) for node in nodes]
 

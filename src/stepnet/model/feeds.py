@@ -43,7 +43,7 @@ class Feed:
 
     @property
     def tables(self) -> list[Array]:
-        """The table in a list; an empty list without a table."""
+        """The table in a list, to be a parameter of a net; an empty list without a table."""
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
@@ -93,7 +93,7 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """Returns the symbols unchanged; raises `InputError` unless all are below `count`."""
+    """Returns the symbols unchanged; raises `InputError` unless all are below `count`, the fed symbols."""
     beyond = symbols[symbols >= count]
     if len(beyond):
         raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")

@@ -130,7 +130,7 @@ def whole_graph(file: Path) -> Graph | None:
 
 
 def is_graph(file: Path) -> bool:
-    """Returns whether `whole_graph` reads files of this name."""
+    """Returns whether `whole_graph` reads files of this name, of ONNX or PaddlePaddle."""
     return file.suffix.lower() == ".onnx" or is_paddle_program(file)
 
 
@@ -150,10 +150,11 @@ class LastOutput:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "last_output"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The last output of the layers, at the end of each direction."""
+        """Runs the layers; returns the last output, at the end of each direction."""
         return self.layer(x, last_only=True)[0]
 
 

@@ -91,6 +91,7 @@ def generate(
     names = identified(identities, count)
 
     def draw(rows: Array, steps: Array) -> Array:
+        """Returns a random number in [0, 1) for each pair of a row and a step."""
         return numbers_at(seed, names[rows], steps)
 
     chooser = Chooser(sampler, draw)
@@ -118,7 +119,7 @@ class Chooser:
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function `draw`; None if no random number is needed."""
+        """The function `draw`, for machine code; None if no random number is needed."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:

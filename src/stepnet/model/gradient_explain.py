@@ -49,7 +49,7 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The name of the half, with its block size and its section."""
+        """The name of the half in the text of `explain`, with its block size and its section."""
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
 
@@ -70,12 +70,12 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes held between the passes, for `rows` sequences of `steps` steps each."""
+        """Returns the bytes held between the passes for `rows` sequences of `steps` steps each."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the largest number of bytes held at a time, for `rows` sequences of `steps` steps each."""
+        """Returns the peak bytes of a gradient for `rows` sequences of `steps` steps with this checkpoint."""
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -205,7 +205,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """Returns saved values, halves and memory of one section, for `explain`."""
+    """Returns saved values, halves and memory of one section (part of a net), for `explain`."""
     from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
@@ -295,7 +295,7 @@ def max_of(first: Held, second: Held) -> dict[Extent, int]:
 
 
 def types_of(net: Net) -> list[Type]:
-    """Returns the types of the results of a net."""
+    """Returns the types of the results of a net, to sum up their bytes."""
     return [net.type_of(number) for number in net.results]
 
 

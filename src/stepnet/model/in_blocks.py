@@ -101,7 +101,7 @@ class Blocks:
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward half; returns the results of the net per step, and the saved arrays.
+        """Runs the forward half of the blocks; returns the net's results per step, and the saved arrays.
 
         Without rows there are no results, and the saved arrays are placeholders.
 

@@ -74,6 +74,7 @@ class ValueAndGrad:
     """
 
     def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+        """Stores the arguments, which the class documents; nets are made at first use."""
         self.source, self.loss, self.is_mean = source, loss, is_mean
         self.programs = GradientPrograms()
 
@@ -176,7 +177,7 @@ class Targets:
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
     def types(self) -> Iterator[Type]:
-        """Yields the types of the targets in the net of a loss."""
+        """Yields the types of the targets, to add them as inputs to the net of a loss."""
         for array, levels in zip(self.arrays, self.levels, strict=True):
             yield Type(extent_of(1 + levels), array.shape[1:], array.dtype.name)
 
@@ -285,7 +286,7 @@ def with_loss(
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:
-    """Returns whether a loss has a parameter named `final`, for the last memories."""
+    """Returns whether a loss has a parameter named `final`, which gets the last memories."""
     try:
         return "final" in inspect.signature(loss).parameters
     except (TypeError, ValueError):

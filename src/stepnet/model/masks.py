@@ -71,7 +71,7 @@ def dropout(
     scale = np.asarray(0 if rate == 1 else 1 / (1 - rate), name)
 
     def mask(numbers: Array) -> Array:
-        """Maps uniform random numbers to mask entries."""
+        """Maps uniform random numbers to entries of a mask, 0 or `scale`."""
         return np.where(numbers < rate, np.zeros((), name), scale)
 
     drawn = uniform(like, features, seed=seed, per=per, identities=identities, before=before)

@@ -34,7 +34,7 @@ class BoundNet:
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters among the arrays of its inputs."""
+        """Binds a net to the parameters among its input arrays, to run it several times."""
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
@@ -55,7 +55,7 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """Returns the parameters among the arrays of a net's inputs."""
+    """Returns the parameters among the arrays of a net's inputs, to bind a kernel to."""
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 

@@ -107,6 +107,7 @@ class OneStep:
     following: list[int] = field(init=False, default_factory=list[int])
 
     def __post_init__(self) -> None:
+        """Starts with the values that the body already has."""
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:

@@ -166,7 +166,7 @@ def of_rows(offsets: Array, rows: Array) -> Places:
 
 
 def together(places: Array) -> Places:
-    """Replaces consecutive positions by a slice, which avoids a copy; others are returned unchanged."""
+    """Replaces consecutive positions by a slice, so that indexing needs no copy; returns others unchanged."""
     if len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
     return places

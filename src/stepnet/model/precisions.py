@@ -19,7 +19,7 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
     given = iter(precisions)
 
     def changed(rnn: RNN) -> RNN:
-        """Gives a recurrence the next precision."""
+        """Gives a recurrence the next precision, if that is not None."""
         precision = next(given)
         own = report if rnn is layer else None
         return rnn if precision is None else rnn.in_precision(precision, own)
@@ -28,7 +28,7 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
 
 
 def without_end(layer: Layer) -> Layer:
-    """Returns a copy of layers in which no step ends sequences early."""
+    """Returns a copy of layers without `until`: each sequence runs to its last step."""
     return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
 
 

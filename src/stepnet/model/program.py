@@ -34,6 +34,7 @@ class NetProgram:
     """A net (graph of operations) with its compiled kernels, one for each choice of engines used so far."""
 
     def __init__(self, net: Net) -> None:
+        """Stores the net; schedules and kernels are made at first use."""
         self.net = net
         self.kernels = dict[Order, Kernel]()
         self._runs = dict[Order, Runs]()

@@ -137,6 +137,7 @@ class RNN(Declared):
         return made
 
     def __repr__(self) -> str:
+        """Returns the name of the step, the structure of the memory, and the direction."""
         name = getattr(self.step, "__name__", type(self.step).__name__)
         return f"RNN({name}, memory={skeleton(self.memory)}{', reverse=True' if self.reverse else ''})"
 

@@ -70,17 +70,21 @@ class Scopes:
     values: dict[str, Ragged]
 
     def __getitem__(self, name: str) -> Ragged:
+        """Returns the value with this name at every step; raises `InputError` for an unknown name."""
         if not is_one_of(name, self.values):
             raise InputError(f"no value is called {shown(name)}; there are {', '.join(self.values)}")
         return self.values[name]
 
     def __contains__(self, name: object) -> bool:
+        """Returns whether a value has this name."""
         return name in self.values
 
     def __iter__(self) -> Iterator[str]:
+        """Iterates over the names of the values."""
         return iter(self.values)
 
     def __len__(self) -> int:
+        """Returns the number of values."""
         return len(self.values)
 
     def step(self, row: int, number: int) -> dict[str, Any]:
@@ -150,6 +154,7 @@ def step_scopes(
         )
 
     def read(rnn: Declared) -> Reading[StepProgram]:
+        """Reads the arguments of the call for a recurrence."""
         return rnn.read(sequences, initial, statics, lengths, **control)
 
     read(rnn.with_step(rnn.step))  # raises errors here, before values are watched
@@ -246,7 +251,7 @@ class RecordedValues:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """Returns a Ragged that repeats a constant array at every step."""
+        """Returns a Ragged that repeats a constant array at every step, like the recorded values."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
@@ -276,7 +281,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
-        """Runs a step of the recurrence, and records its values."""
+        """Runs a step of the recurrence on the rows that have it, and records its values."""
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)

@@ -56,6 +56,7 @@ class WithStates:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
@@ -150,6 +151,7 @@ class AllSteps:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "all_steps"
 
     def __call__(self, x: Any, params: Any) -> Any:
@@ -158,7 +160,7 @@ class AllSteps:
 
 
 def widest(array: Array) -> Array:
-    """Returns an array as float64 if it is float32, else unchanged."""
+    """Returns an array as float64 if it is float32, else unchanged, to compare models."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
@@ -197,7 +199,7 @@ class Compared:
     not_finite: int
 
     def together(self, other: "Compared") -> "Compared":
-        """Joins two comparisons into one over the sequences of both."""
+        """Joins two comparisons of an output into one over the sequences of both."""
         return Compared(
             np.maximum(self.difference, other.difference),
             np.maximum(self.rounding, other.rounding),
@@ -392,9 +394,11 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
             )
 
     def sequences(spec: Spec) -> Ragged:
+        """Draws sequences for one input."""
         return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
 
     def static(spec: Spec) -> Array:
+        """Draws a static, a value for each sequence."""
         return exactly(random.normal(size=(len(LENGTHS), *spec.shape))).astype(spec.dtype or "float32")
 
     return transform(sequences, side.inputs), transform(static, side.graph.statics)

@@ -176,6 +176,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        """Runs the watched step, with its named values as further outputs."""
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 

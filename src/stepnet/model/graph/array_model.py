@@ -42,7 +42,7 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """True if the input has a value per step."""
+        """True if the input has a value per step, as a sequence has."""
         return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
@@ -66,16 +66,17 @@ class ArrayModel:
 
     @property
     def __name__(self) -> str:
+        """The name of the model in messages: its file."""
         return self.path
 
     @property
     def sequences(self) -> list[ModelInput]:
-        """The inputs that have steps."""
+        """The inputs that have steps, which a call passes as sequences."""
         return [input_ for input_ in self.inputs if input_.has_steps]
 
     @property
     def statics(self) -> list[ModelInput]:
-        """The inputs with a value per sequence, or one value for all."""
+        """The inputs with one value per sequence, or one for all, which a call passes as statics."""
         return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
 
     @property

@@ -172,6 +172,7 @@ class Graph(Model):
         return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
 
     def __repr__(self) -> str:
+        """Returns the class, the name of the model function, and the structure of the parameters."""
         name = getattr(self.model, "__name__", type(self.model).__name__)
         return f"{type(self).__name__}({name}, params={skeleton(self.params)})"
 

@@ -35,7 +35,7 @@ class GraphProgram(Program):
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule for `engine="auto"`."""
+        """The schedule for `engine="auto"`: the parts of the net with their plans."""
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
@@ -99,7 +99,7 @@ class GraphPrograms:
         """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
 
         def made() -> GraphProgram:
-            """Traces the model for these inputs and statics."""
+            """Traces the model for these inputs and statics, and makes its program."""
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
             traced = trace_model(self.model, inputs, statics, self.params)
@@ -149,7 +149,7 @@ class GraphPrograms:
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """Returns a copy with a precision for each recurrence of the model."""
+        """Returns a copy with a precision for each recurrence of the model, as `quantize` chose them."""
         return self.changed(
             self.params,
             precisions,

@@ -44,7 +44,7 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """The rms error divided by the scale; 0 without any error."""
+        """The rms error divided by the scale, to compare with the bound; 0 without any error."""
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )
@@ -59,7 +59,7 @@ class OutputError:
 
 
 def rms(values: Array) -> float:
-    """Returns the root of the mean square of numbers; 0 for no numbers."""
+    """Returns the root of the mean square of numbers, to measure errors; 0 for no numbers."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 

@@ -92,7 +92,7 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value per row, or a constant, at every step."""
+        """True if the model repeats a value per row, or a constant, at every step, as `expand` does."""
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
@@ -251,7 +251,7 @@ class GraphStep:
 
     @property
     def params(self) -> Any:
-        """The parameters of the graph."""
+        """The parameters of the graph, in their structure."""
         return self.programs.params
 
     def as_declared(self, inputs: Any) -> Any:

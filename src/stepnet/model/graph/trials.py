@@ -98,7 +98,7 @@ class Trials:
 
     @property
     def steps(self) -> int:
-        """The number of steps of all samples together."""
+        """The number of steps of all samples together, for the report."""
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
@@ -282,7 +282,7 @@ def scales_of(
 
 
 def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Array | None]:
-    """Returns the arrays of a call in the order of the net's inputs."""
+    """Returns the arrays of a call, and the parameters, in the order of the net's inputs."""
     ends, call = program.ends, reading.call
     kinds = (
         (ends.sequences, call.sequences),

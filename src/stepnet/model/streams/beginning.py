@@ -39,7 +39,7 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Returns some of the rows, by their indices."""
+        """Returns some of the rows, by their indices, such as those not dropped since."""
         memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
         return New(memory, first, None if self.statics is None else taken(self.statics, rows))
 

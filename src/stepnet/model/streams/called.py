@@ -26,6 +26,7 @@ class CalledStep:
     """Runs the steps of one layer of a stream as separate calls, for up to `capacity` rows."""
 
     def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
+        """Allocates statics for `capacity` rows, as many as the memories have room for."""
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
         self.capacity = memories.capacity
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
@@ -109,7 +110,7 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
 
 def in_sequences(x: Any, count: int) -> Any:
-    """Returns the inputs of a step of `count` rows as sequences of length 1."""
+    """Returns the inputs of a step of `count` rows as sequences of length 1, to run as a call."""
     lengths = np.ones(count, np.int64)
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 

@@ -21,7 +21,7 @@ class Stepped(Protocol):
 
     @property
     def params(self) -> Any:
-        """The parameters of the recurrence."""
+        """The parameters of the recurrence, in their structure."""
         ...
 
     def as_declared(self, inputs: Any) -> Any:
@@ -58,7 +58,7 @@ class StreamedRecurrence:
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """The recurrence in a list, with an empty tuple of layer names."""
+        """The recurrence with its layers' names, of which it has none: a list with ((), recurrence)."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:

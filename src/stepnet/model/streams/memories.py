@@ -23,7 +23,7 @@ class Memories:
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
-        """Allocates memories of zeros for `capacity` slots."""
+        """Allocates memories of zeros for `capacity` slots (positions for rows)."""
         self.specs, self.capacity = specs, capacity
         self.sides = self.zeros(capacity), self.zeros(capacity)
         self.first = self.zeros(capacity)

@@ -43,7 +43,7 @@ class Moment:
 
     @property
     def all_sides(self) -> Array:
-        """The side (0 or 1) of each row."""
+        """The side (0 or 1) of each row, on which its present memory lies."""
         return np.full(len(self.slots), self.side) if self.sides is None else self.sides
 
     @property
@@ -63,7 +63,7 @@ class Moment:
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
-        """Returns the stream's state without these rows."""
+        """Returns the stream's state without these rows, whose slots become free."""
         kept = np.ones(len(self.slots), bool)
         kept[rows] = False
         if self.sides is None:

@@ -37,7 +37,7 @@ class StepKind:
 
     @property
     def counts(self) -> bool:
-        """True if the step reads its index."""
+        """True if the step reads its index, which must then be counted."""
         return any(node.operation == "index" for node in self.traced.body.nodes)
 
 
@@ -100,7 +100,7 @@ class PreparedStep:
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """Returns statics of `count` rows as arrays; raises `InputError` if unlike earlier ones."""
+        """Returns statics of `count` rows as arrays; raises `InputError` if unlike those of other rows."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:

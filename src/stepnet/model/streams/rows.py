@@ -27,7 +27,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """Returns `rows` as indices; raises `InputError` if one does not exist or is named twice."""
+    """Returns `rows` as indices; raises `InputError` if a row does not exist or is named twice."""
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True
@@ -65,5 +65,5 @@ def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
 
 
 def titled(name: str) -> str:
-    """Returns the words for an input of a step in messages."""
+    """Returns the words for an input of a step in messages: "input x"."""
     return f"input {name}" if name else "the input"
