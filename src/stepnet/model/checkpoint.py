@@ -28,13 +28,13 @@ Array = np.ndarray
 
 
 def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
-    """Prepares the gradient of a net by checkpoints: its sections run in pieces of a few steps.
+    """Prepares a gradient that saves few values: parts of the net (sections) run in pieces of a few steps.
 
     wanted: the positions of the inputs whose gradients are computed.
     """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
-        """Makes the programs of a section: in pieces if it has memories, else at once."""
+        """Makes the programs of a section (part of a net): in pieces if it has memories, else at once."""
         return (InPieces if section.memories else AtOnce).of(section, places)
 
     return Sectioned.of(net, wanted, sections(net), run_of)
@@ -84,7 +84,8 @@ class InPieces:
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
-        """Returns new arrays with the initial memories of the section, which a run may overwrite.
+        """Returns new arrays with the initial memories of the section (part of a net), which a run may
+        overwrite.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -130,9 +131,10 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
-        The pieces run backward, and the values that each needs are recomputed.
+        The pieces (ranges of steps) run backward, and the values that each needs are recomputed.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results, by number.
@@ -165,6 +167,6 @@ class InPieces:
 
 
 def counts_steps(net: Net) -> bool:
-    """Returns whether a recurrence of a net reads the step index, which a piece must then be given."""
+    """Returns whether a recurrence of a net reads the step index, so that pieces of a call must pass it."""
     bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
     return any(node.operation == "index" for body in bodies for node in body.nodes)

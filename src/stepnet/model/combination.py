@@ -199,7 +199,7 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of `explain` with the plan of each part, under the name of the part."""
+        """Returns the text of `explain` for the combination: the plan of each part under its name."""
         from stepnet.explain.document import headed  # late: calls do not need it
 
         made: list[TitledSection] = []

@@ -179,12 +179,13 @@ def write(
     most: int,
     draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
-    """Generates symbols in machine code until each row has ended or has `most` more symbols.
+    """Generates symbols in machine code until each row (sequence) has ended or has `most` more symbols.
 
     Returns pairs (rows, symbols) in the order in which they were written; None if a score is not finite,
     which raises an error where the steps run one by one.
 
-    first: the first symbol of each of these rows.
+    wired, front: the compiled recurrence, and the state of the sequences after their given first symbols.
+    first: the first generated symbol of each of these rows.
     rows: the indices of the sequences in `front`.
     most: the largest number of symbols of a row after the first.
     draw: draws random numbers for rows and steps; None if the highest score is chosen.

@@ -251,7 +251,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     An engine that checks for ended sequences itself gets one call. Other engines get one call after another,
     each of some steps of the sequences that have not ended.
 
-    run: the compiled kernel of `net`.
+    run: the compiled `net`.
     net: the net of a step that is wrapped by `ending` and `counting`.
     ended: the position of the memory "done" of `ending`; the memory "taken" of `counting` is the last one.
     """

@@ -52,7 +52,7 @@ class Live:
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
-        """Starts a stream of the sequences of `front` with these indices, from their memories and statics."""
+        """Starts a stream with the sequences of `front` (the state of all) that have these indices."""
         self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
         self.statics, self.begun = taken(front.statics, rows), front.begun[rows]
@@ -126,7 +126,7 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """Returns the input sequences of the recurrence for sequences of symbols, by the feed."""
+        """Converts a Ragged of symbols to the input sequences of the recurrence."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 

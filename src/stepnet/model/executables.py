@@ -132,7 +132,7 @@ class Runs(Executables[Rebindable]):
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        """Makes an empty cache of prepared calls of a kernel."""
+        """Makes an empty cache of prepared calls of a kernel (compiled net)."""
         super().__init__()
         self.kernel = kernel
 
@@ -159,7 +159,7 @@ class Runs(Executables[Rebindable]):
         return results
 
     def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call, and prepares later calls of its form if the engine can; returns the results."""
+        """Runs a call, and prepares later calls of its form (key) if the engine can; returns the results."""
         bound = self.kernel.bind(parameters)
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):

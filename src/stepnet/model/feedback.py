@@ -151,7 +151,7 @@ class Inputs:
         )
 
     def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
-        """Yields each plan with its memories, statics and parameters."""
+        """Yields each layer's plan with the layer's memories, statics and parameters."""
         return zip(plans, self.memories, self.statics, self.parameters, strict=True)
 
     @property

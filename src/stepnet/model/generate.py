@@ -135,10 +135,11 @@ def in_machine_code(
 ) -> Written | None:
     """Generates symbols after the first ones in machine code; returns None if the steps must run one by one.
 
+    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.
-    rows: the indices in the front of the sequences that continue.
+    rows: the indices in `front` of the sequences that continue.
     """
     # Imported late, as few processes generate anything: the net of a step with its feedback.
     from stepnet.model.compiled_generation import Wired, write
@@ -156,10 +157,11 @@ def stepped(
 ) -> Written:
     """Generates symbols after the first ones step by step, with Python between two steps.
 
+    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.
-    rows: the indices in the front of the sequences that continue.
+    rows: the indices in `front` of the sequences that continue.
     """
     written, live = Written(), Live(writer, front, rows)
     for step in range(1, most + 1):

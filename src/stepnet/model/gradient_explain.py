@@ -49,7 +49,7 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The name of the half in the text of `explain`, with its block size and its section."""
+        """The title of a pass of the gradient in the text of `explain`, with its block size and section."""
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
 
@@ -120,7 +120,7 @@ class GradientExplanation:
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
-        """Returns the costs of the halves with these names, by extent (per parameter, sequence or step)."""
+        """Returns the costs of the passes with these names, by extent (per parameter, sequence or step)."""
         return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
 
 
@@ -177,9 +177,9 @@ class SectionFacts:
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
-    """Sums up saved values, halves and memory of a gradient in sections, for `explain`.
+    """Sums up saved values, passes and memory of a gradient that runs part by part (by sections).
 
-    With a checkpoint, sections run one after the other: memory for the largest piece is enough.
+    With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -205,7 +205,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """Returns saved values, halves and memory of one section (part of a net), for `explain`."""
+    """Returns saved values, passes and memory of one section (part of a net), for `explain`."""
     from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
@@ -220,7 +220,7 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """Returns saved values, halves and memory of a gradient that runs at once, for `explain`."""
+    """Returns saved values, passes and memory of a gradient that runs at once, for `explain`."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -230,9 +230,9 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """Returns saved values, halves and memory of a section that runs by ranges of steps, for `explain`.
+    """Returns saved values, passes and memory of a section that runs by ranges of steps, for `explain`.
 
-    `memory.most` is the bytes of the backward half's results.
+    `memory.most` is the bytes of the backward pass's results.
     """
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
@@ -300,7 +300,7 @@ def types_of(net: Net) -> list[Type]:
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """Yields descriptions of a net's values with these numbers, which are saved for the backward half."""
+    """Yields descriptions of a net's values with these numbers, which the backward pass reads."""
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
@@ -319,7 +319,7 @@ def described(net: Net, number: int) -> str:
 
 
 def total(each: Held, rows: int, steps: int) -> int:
-    """Returns the bytes or flops of a batch from those of one entry by extent, without inner sequences."""
+    """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent)."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
 

@@ -73,7 +73,7 @@ class Halved:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
-        """Makes the halves of a net's gradient with respect to the inputs at the positions `wanted`.
+        """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
         A value that is saved and is a result of the net is one result of the forward half.
         """
@@ -90,7 +90,7 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward half; returns the results of the net, followed by further saved values."""
+        """Runs the forward pass; returns the results of the net, followed by further saved values."""
         return run_net(self.first, arrays, call, engine, self.apart)
 
     def backward(
@@ -101,5 +101,5 @@ class Halved:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients of the inputs that the halves were made for."""
+        """Runs the backward pass; returns the gradients of the inputs that the programs were made for."""
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

@@ -18,12 +18,12 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """Returns the programs of a net's gradient, made at first use: in pieces, halves or blocks of steps.
+    """Returns the programs of a net's gradient, which are made at first use.
 
     programs: the cache.
     key: the key of the net in the cache.
     wanted: the positions of the inputs to differentiate.
-    checkpoint: the argument of `vjp`; unless it is None the gradient runs in pieces.
+    checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces.
     """
     key = key, tuple(wanted)
     if checkpoint is not None:

@@ -34,7 +34,7 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """Prepares the gradient of the inputs at `wanted`: in blocks of steps where that is faster, or halves."""
+    """Prepares the gradient for the inputs at `wanted`: in blocks of steps where that is faster."""
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -42,7 +42,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
-        """Makes the programs of a section: in blocks if it is a recurrence to run alone, else at once."""
+        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once."""
         if isinstance(each, Section):
             return AtOnce.of(each, places)
         return InBlocks.of(each.section, choices[each.number], places)
@@ -101,9 +101,9 @@ class Blocks:
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward half of the blocks; returns the net's results per step, and the saved arrays.
+        """Runs the forward pass of the blocks; returns the net's results per step, and the saved arrays.
 
-        Without rows there are no results, and the saved arrays are placeholders.
+        Without rows (sequences) there are no results, and the saved arrays are placeholders.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -126,7 +126,7 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients, per step, of the net's inputs at `wanted`.
+        """Runs the backward pass; returns the gradients, per step, of the net's inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -229,7 +229,8 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.

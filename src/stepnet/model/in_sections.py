@@ -44,7 +44,7 @@ class SectionRun(Protocol):
 
     @property
     def section(self) -> Section:
-        """The section of the net that is run."""
+        """The section (part of the net) that is run."""
         ...
 
     @property
@@ -59,7 +59,8 @@ class SectionRun(Protocol):
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs and memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
@@ -94,7 +95,7 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section's forward half: adds its results to `values`, and returns the saved arrays."""
+        """Runs the section (part of a net) forward: adds results to `values`, returns saved arrays."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -102,7 +103,7 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the section's inputs, with their numbers in the whole net.
+        """Computes the cotangents of the inputs of the section (part of a net), with their numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
@@ -160,7 +161,7 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the values that one section computes for another, without results of the net."""
+        """The numbers of the values that one section (part of the net) computes for another one only."""
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
@@ -171,7 +172,7 @@ class Sectioned:
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs all sections; returns the net's results, other values between sections, and saved arrays."""
+        """Runs all sections (parts of the net); returns results, values between sections, saved arrays."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
@@ -211,9 +212,9 @@ class Sectioned:
 
 
 def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
-    """Returns the cotangents of a section's floating-point results; zeros for results that `known` lacks.
+    """Returns the cotangents of the floating-point results of a section (part of a net).
 
-    known: cotangents by the numbers of their values in the whole net.
+    known: cotangents by the numbers of their values in the whole net; zeros are returned for others.
     """
     made = list[Array]()
     for number, value in zip(section.net.results, section.gives, strict=True):

@@ -42,7 +42,7 @@ class BoundNet:
         return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
     def release(self) -> None:
-        """Releases the memory of the kernel; the net must not be called afterwards."""
+        """Releases the memory of the compiled net, which must not be called afterwards."""
         self.bound.release()
 
 

@@ -107,7 +107,7 @@ class OneStep:
     following: list[int] = field(init=False, default_factory=list[int])
 
     def __post_init__(self) -> None:
-        """Starts with the values that the body already has."""
+        """Starts with the values that the net of the step already has."""
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
@@ -129,7 +129,7 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the recurrence's operations to the body for these operands; returns its results' numbers."""
+        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers."""
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -143,7 +143,7 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """Copies a node into the body, for these operands; returns its number.
+        """Copies a node into the body (the net of a step), for these operands; returns its number.
 
         A node that repeats a value per row at every step, or takes the last step, is that value itself.
         """

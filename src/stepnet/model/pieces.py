@@ -48,7 +48,7 @@ def checked_checkpoint(value: object) -> Checkpoint:
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:
-    """Returns the number of steps of a piece: `checkpoint`, or for "sqrt" the root of the longest length.
+    """Returns the steps of a piece (part of a call): `checkpoint`, or the longest length's root for "sqrt".
 
     >>> piece_size("sqrt", 10), piece_size(3, 10), piece_size("sqrt", 0)
     (4, 3, 1)

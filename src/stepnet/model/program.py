@@ -34,7 +34,7 @@ class NetProgram:
     """A net (graph of operations) with its compiled kernels, one for each choice of engines used so far."""
 
     def __init__(self, net: Net) -> None:
-        """Stores the net; schedules and kernels are made at first use."""
+        """Stores the net; it is planned and compiled at first use."""
         self.net = net
         self.kernels = dict[Order, Kernel]()
         self._runs = dict[Order, Runs]()
@@ -63,7 +63,7 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """Returns a runner of the kernel for the requested engines; each call passes new parameters."""
+        """Returns a runner of the kernel (compiled net) for these engines; each call passes parameters."""
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]
@@ -130,11 +130,11 @@ class Program(NetProgram):
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
-        """Returns whether the kernel for the requested engines has been bound to the parameters."""
+        """Returns whether a kernel (compiled net) with the program's parameters exists for these engines."""
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """Returns the kernel for the requested engines, bound to the program's parameters at first use."""
+        """Returns the kernel (compiled net) for these engines with the program's parameters, made once."""
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]

@@ -149,9 +149,7 @@ class Calls(Executables[Executable[Kind]]):
 
 
 def is_order(engine: Any) -> bool:
-    """Returns whether the argument `engine` is a name or a tuple of names, so that it can be in a cache
-    key.
-    """
+    """Returns whether the argument `engine` is a name or a tuple of names, which a cache key may contain."""
     if type(engine) is str:  # the usual case
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)

@@ -47,7 +47,7 @@ class Reading(Generic[Kind]):
         """Runs the call on the requested engines; returns the outputs and the final memory.
 
         calls: the prepared calls of the model; this call is added once it has run often enough.
-        form: the cache key of this call in `calls`; None for a call that is never prepared.
+        form: the key of this call in `calls`; None for a call that is never prepared.
         """
         # The first call makes many objects, none of which is garbage before its end.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
@@ -57,7 +57,7 @@ class Reading(Generic[Kind]):
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """Runs the call on a bound kernel; returns the outputs and the final memory in their structures."""
+        """Runs the call on a kernel (compiled net); returns outputs and final memory in their structures."""
         program, call, levels = self.program, self.call, self.running.levels
         if max(levels, default=1) > 1 and (self.ends or call.last_only):
             raise InputError(NO_END if self.ends else NO_LAST)
@@ -80,7 +80,7 @@ class Reading(Generic[Kind]):
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """Runs the call on a kernel; returns outputs, and final memories in the dtypes of the loop."""
+        """Runs the call on a kernel (compiled net); returns outputs, and memories in the loop's dtypes."""
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 

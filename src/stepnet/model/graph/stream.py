@@ -141,7 +141,7 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """Returns a part's operands, as numbers in the net of one step, in the order of its plan's inputs."""
+        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order."""
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -200,8 +200,9 @@ class ComputedBeginning:
 def composed(
     schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
 ) -> StepProgram:
-    """Makes the program of one step of a model with this schedule; raises `InputError` if it has no stream.
+    """Makes the program of one step of a whole model; raises `InputError` if the model has no stream.
 
+    schedule: the parts of the model in the order they run, with their plans.
     inputs, statics: the structures of the model's inputs, with a `Spec` (features and dtype) for each.
     params: its parameters, in the order of the net.
     output: the structure of its outputs.
@@ -272,11 +273,10 @@ class GraphStep:
 
 
 def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
-    """Raises `InputError` if the engine that runs the step of a model is not the one that runs its parts: the
-    bits would be others.
+    """Raises `InputError` if a stream's step runs on another engine than a call's parts, with other bits.
 
-    schedule: the parts of the model.
-    step: the schedule of the whole model as a step.
+    schedule: the parts of the model with their plans.
+    step: the whole model as one step.
     """
     engines = engines_of(asked)
     parts = {engine.name for plan in schedule.plans if (engine := choice(plan, engines).engine) is not None}

@@ -240,7 +240,7 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """Returns the low-precision code of the first engine that has it for a plan, or all engines' reasons."""
+    """Returns the low-precision code of the first engine that runs a plan so, or all engines' reasons."""
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
@@ -251,7 +251,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """Returns which recurrence of the model a plan runs, as a number; None if it runs none."""
+    """Returns the number of the model's recurrence whose operations a plan orders; None if it has none."""
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -295,7 +295,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """Compiles a schedule (parts of a net with plans); returns the kernel with the program's parameters."""
+    """Compiles the parts of a net, and binds them to a program's parameters, to run them on samples."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 

@@ -91,16 +91,16 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 
 
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
-    """Appends rows to the rows added before the first step; leaves out those of which all were dropped.
+    """Appends rows to those added before the first step; leaves out groups of which all were dropped.
 
-    A piece without rows is appended too if it has any arrays, as the first step checks their shapes.
+    A group without rows is appended too if it has any arrays, as the first step checks their shapes.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """Removes rows from those added before the first step; `rows` are indices counted through all pieces."""
+    """Removes rows from those added before the first step; `rows` are indices through all groups of rows."""
     made: list[AddedRows] = []
     first = 0
     for piece in pieces:

@@ -55,7 +55,7 @@ class CalledStep:
         return taken(self.statics, slots)
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of the rows in these slots, from one side to the other; returns the outputs.
+        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
         side: the memories to read, 0 or 1; the step writes the others.

@@ -57,13 +57,14 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories to one side (0 or 1) of slots, with the number of steps that each row has taken."""
+        """Writes memories to slots (positions of rows) on a side (0 or 1), and the rows' numbers of steps."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories to the side of each slot that is not in use, with the number of steps taken.
+        """Writes memories to slots (positions of rows), each on the side not in use, and the numbers of
+        steps.
 
         sides: the side in use of each slot, 0 or 1.
         """
@@ -81,7 +82,7 @@ class Memories:
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Returns copies of the present memories of all rows; `moment` has the slot and side of each row."""
+        """Returns copies of the present memories of all rows, whose positions `moment` has."""
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1
@@ -97,15 +98,15 @@ class Memories:
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies the memories of these slots to a side (0 or 1) from the other one."""
+        """Copies the memories in these slots (positions of rows) to a side (0 or 1) from the other one."""
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
     def move(self, moment: Moment, rows: Array) -> None:
-        """Moves memories between rows: writes that of row rows[i] to the other side of row i.
+        """Writes the memory of row rows[i] to row i, on the side (0 or 1) that is not in use.
 
-        All rows must be on one side.
+        All rows must be on one side of `moment`, the state of the stream.
         """
         before, after = moment.side, 1 - moment.side
         old = *self.sides[before], self.begun[before]

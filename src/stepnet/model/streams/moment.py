@@ -31,7 +31,7 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """Makes the state of a stream: rows in these slots, on these sides (0 or 1), after `begun` steps."""
+        """Makes the state of rows in these slots (positions) on these sides (0 or 1), `begun` steps on."""
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
@@ -52,18 +52,18 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after these rows changed sides, with `begun` steps taken."""
+        """Returns the stream's state after a step of these rows: their sides change, to `begun` steps."""
         sides, steps = self.all_sides.copy(), self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def moved(self, sources: Array) -> "Moment":
-        """Returns the stream's state after row i took the memory of row sources[i], on the other side."""
+        """Returns the stream's state after row i took over the memory and steps of row sources[i]."""
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
-        """Returns the stream's state without these rows, whose slots become free."""
+        """Returns the stream's state without these rows; later rows may use their positions in the arrays."""
         kept = np.ones(len(self.slots), bool)
         kept[rows] = False
         if self.sides is None:
@@ -76,7 +76,8 @@ class Moment:
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state with new rows after the others, in these slots on the side of `number`.
+        """Returns the stream's state with new rows after the others, in these slots (positions in the
+        arrays).
 
         begun: the number of steps that each new row has taken.
         """
@@ -88,7 +89,7 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state with these rows moved to other slots, on the side of `number`.
+        """Returns the stream's state with these rows moved to other slots (positions in the arrays).
 
         begun: the number of steps that each of these rows has taken.
         """
@@ -104,5 +105,5 @@ class Moment:
 
 
 def is_in_order(slots: Array) -> bool:
-    """Returns whether row i lies in slot i, so that no indexing is needed."""
+    """Returns whether row i lies in slot (position) i of the arrays, so that no indexing is needed."""
     return bool(np.array_equal(slots, np.arange(len(slots))))

@@ -115,7 +115,7 @@ class PreparedStep:
         return [array[slots] for array in self.statics]
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of the rows in these slots, from one side to the other; returns copies of the outputs.
+        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
         side: the memories to read, 0 or 1; the step writes the others.
@@ -141,7 +141,10 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of these slots from a side (0 or 1); keeps it until other slots take a step."""
+        """Prepares the step of the rows in these slots, which reads the memories of a side, 0 or 1.
+
+        It is kept until other slots (positions of rows) take a step.
+        """
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
         inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))

@@ -152,9 +152,7 @@ def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
 
 
 def form(structure: Any) -> Any:
-    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or keys other than
-    texts.
-    """
+    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys."""
     if structure is None:
         return None
     if isinstance(structure, Spec):
@@ -194,9 +192,7 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """Returns the descriptions of the layers in a file; raises `FileError` unless there are `count`
-    layers.
-    """
+    """Returns the descriptions of the layers in a file; raises `FileError` unless it has `count` layers."""
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"

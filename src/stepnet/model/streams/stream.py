@@ -121,7 +121,7 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes a first step, a step of some rows, or one of rows on both sides; returns the outputs."""
+        """Takes a first step, or a step of some rows, which `step` has no short way for; returns outputs."""
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
