@@ -178,7 +178,9 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Checks the statics of a call with `count` sequences; raises `InputError` if entries are missing."""
+        """Checks the statics of a call; raises `InputError` unless each has `count` entries, one a
+        sequence.
+        """
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -269,7 +271,10 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """Returns the argument `lengths` as int64; raises `InputError` unless `count` numbers up to `time`."""
+    """Returns the argument `lengths` as int64; raises `InputError` unless it has one number per sequence.
+
+    count, time: the number of sequences, and the largest length.
+    """
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(

@@ -104,7 +104,11 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """Computes norms and group maxima of scores; raises `InputError` if a row has no finite maximum."""
+        """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
+        group.
+
+        Raises `InputError` if a row has no finite maximum.
+        """
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -163,7 +167,10 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """Returns the continuations of all rows by each stop symbol; `logs` are the rows' log values."""
+        """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
+
+        logs: the log-probabilities of the rows, [starts, width].
+        """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)

@@ -31,7 +31,7 @@ class Combination(Combined):
 
     @computed_once
     def programs_as_one(self) -> LayerPrograms[Combined]:
-        """The programs that run all parts as one net, one for each kind of call."""
+        """The programs that run all parts as one net, one for each kind of call (dtypes, features, mask)."""
         return LayerPrograms(self)
 
     def __call__(
@@ -176,7 +176,10 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) of a call, in order; for early ends one per recurrence."""
+        """Returns the schedules (parts with plans) that a call runs, in order.
+
+        Where sequences may end early, there is one for each recurrence, as each runs by its own call.
+        """
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

@@ -70,8 +70,7 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """Compiles the recurrence that generates symbols, or returns the reason why Python must run the
-        steps.
+        """Compiles the recurrence that generates symbols, or returns why Python must run the steps.
 
         front: the state of the sequences after their given first symbols.
         choice: the rule by which symbols are chosen from scores.

@@ -134,7 +134,7 @@ def ending(step: Step, until: Until) -> Step:
             described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
             raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
-        # The condition is a memory itself, so that the choice waits for nothing that the step computes.
+        # Chosen by the memory "done", not by this step's condition, so the choice need not wait for it.
         after = chosen(ended, memory["memory"], arranged(after, memory["memory"]))
         return output, {"memory": after, "done": done}
 

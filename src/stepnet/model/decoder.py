@@ -137,7 +137,10 @@ class Writer:
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """Returns the scores [rows, symbols] of an output, with NaN; raises `InputError` if misshapen."""
+        """Returns the scores [rows, symbols] of an output; raises `InputError` for another shape.
+
+        rows: the number of sequences. Scores may be NaN or infinite.
+        """
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (

@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the sequence that a call runs over: random numbers, or bools that nothing reads."""
+        """The dtype of the input of the recurrence: random numbers, or bools that nothing reads."""
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:

@@ -141,7 +141,7 @@ def in_machine_code(
     symbols: the first symbol of each row.
     rows: the indices in `front` of the sequences that continue.
     """
-    # Imported late, as few processes generate anything: the net of a step with its feedback.
+    # Imported late, as few processes generate sequences.
     from stepnet.model.compiled_generation import Wired, write
     from stepnet.model.feedback import Choice
 

@@ -55,7 +55,7 @@ class Gradients:
 
 
 def by_parts(layer: Layer, value: Any, what: str) -> Any:
-    """Returns an argument with an entry for each recurrence of a layer, in the structure of its results.
+    """Arranges an argument with an entry per recurrence in the structure of a layer's gradients.
 
     what: the name of the argument in messages.
     """

@@ -161,7 +161,10 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the values that one section (part of the net) computes for another one only."""
+        """The numbers of the values that a section (part of the net) computes for another one.
+
+        Results of the net are left out, as `forward` returns them anyway.
+        """
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
@@ -205,7 +208,7 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """Returns the settings for a call: the number of steps of a piece, and the engines."""
+        """Returns the settings for a call: the steps per piece (range of steps), and the engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)

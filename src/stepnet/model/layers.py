@@ -105,7 +105,7 @@ class Combined(Model):
 
     @abstractmethod
     def with_params(self, params: Any) -> Self:
-        """Returns a copy of the parts with other parameters, one entry per part."""
+        """Returns a copy with other parameters, which have one entry per part."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
@@ -311,10 +311,10 @@ class Wiring:
         return LayersProgram(net, blank, memory, last, self.made)
 
     def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
-        """Adds a layer over the values x; returns its outputs and the structure of its memory.
+        """Adds a layer over the values x to the net; returns its outputs and the structure of its memory.
 
         last_only: whether to return only the last output of each sequence.
-        names: the names of the parts that the layer is in.
+        names: the names of the parts that the layer is in, for messages.
         """
         if isinstance(layer, RNN):
             with named(*names):

@@ -69,10 +69,11 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """Adds values that need no memory, for one step, to a body (the net of a step); returns their numbers.
+    """Adds, for one step, values that depend on no memory to a body (the net of a step); returns their
+    numbers.
 
     operands: for these inputs of the plan's net, the number of the value in the body.
-    wanted: the numbers of the values in the plan's net.
+    wanted: the numbers of the values in the net of the plan (a recurrence's operations in order).
     """
     step = OneStep(builder, plan, -1, operands)
     needed = ancestors(plan.net.nodes, wanted)

@@ -206,7 +206,7 @@ class Programs(Generic[Kind]):
 
     def _found(self, programs: OrderedDict[Any, Kind], key: Any, make: Callable[[], Kind]) -> Kind:
         """Returns the program for a key, made at first use, and stores it as the latest."""
-        # A local, as other threads may make programs for other kinds of inputs meanwhile.
+        # A local variable, as another thread may replace `latest` before the return.
         program = programs.get(key)
         if program is None:
             program = make()

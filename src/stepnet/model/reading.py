@@ -49,7 +49,7 @@ class Reading(Generic[Kind]):
         calls: the prepared calls of the model; this call is added once it has run often enough.
         form: the key of this call in `calls`; None for a call that is never prepared.
         """
-        # The first call makes many objects, none of which is garbage before its end.
+        # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
             if form is not None and calls.is_due(form):

@@ -133,7 +133,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
             names[code] = {name: value for name, value in frame.f_locals.items() if name in own}
 
-    # No context manager: an interrupt on the way into or out of one would leave the profile function there.
+    # No context manager: an interrupt while it is entered or left would leave the profile function set.
     before, outside = sys.getprofile(), INNER_NAMES.get()
     try:
         INNER_NAMES.set(inside)

@@ -110,7 +110,7 @@ class Composition:
             if node.operation == "reduce" or (
                 node.operation == "expand" and not self.is_constant(operands[0])
             ):
-                # A step is the last one so far, and a value per row is the value at the step.
+                # In a stream each step is the last one so far, and a value per row is the same at each step.
                 self.values[number] = operands[0]
             else:
                 changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}

@@ -84,7 +84,7 @@ class Trials:
                 if isinstance(cell, LowPrecisionCell) and cell.reads:
                     reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
-        # With the schedule of the user's own calls: marks may divide work differently, which changes bits.
+        # Without precisions, as the user's calls run: these may divide work differently, which changes bits.
         own = program.kernel(engines).bind(program.params)
         right = tuple(run(own, program, reading.call) for reading in readings)
         for sample, arrays in enumerate(right):
@@ -129,7 +129,7 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns a recurrence's low-precision code on the first engine that has it, or all reasons."""
+        """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons."""
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -240,7 +240,10 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """Returns the low-precision code of the first engine that runs a plan so, or all engines' reasons."""
+    """Returns the low-precision code of the first engine that has it for a plan (operations in order).
+
+    Returns the reasons of all engines, as a text, if none has it.
+    """
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)

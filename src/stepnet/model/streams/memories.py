@@ -82,7 +82,10 @@ class Memories:
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Returns copies of the present memories of all rows, whose positions `moment` has."""
+        """Returns copies of the present memories of all rows.
+
+        moment: the state of the stream, with each row's position in the arrays and side (0 or 1).
+        """
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1

@@ -31,7 +31,10 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """Makes the state of rows in these slots (positions) on these sides (0 or 1), `begun` steps on."""
+        """Makes the state of a stream's rows, which have taken `begun` steps.
+
+        slots, sides: the position of each row in the layers' arrays, and the side (0 or 1) of its memory.
+        """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
@@ -52,14 +55,21 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after a step of these rows: their sides change, to `begun` steps."""
+        """Returns the stream's state after these rows took a step, which moves their memories to the other
+        side.
+
+        begun: the number of steps that each of them has then taken.
+        """
         sides, steps = self.all_sides.copy(), self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def moved(self, sources: Array) -> "Moment":
-        """Returns the stream's state after row i took over the memory and steps of row sources[i]."""
+        """Returns the stream's state after row i took over the memory of row sources[i].
+
+        All rows have then written their memories to the other side, as in a step.
+        """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":

@@ -24,7 +24,7 @@ def named_layer(names: Names) -> AbstractContextManager[Any]:
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """Returns the state of the rows (slots, sides, steps taken) before the first step."""
+    """Returns the state of a stream before its first step: the rows added so far, in this order."""
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
