@@ -66,7 +66,7 @@ class BackwardAccumulator:
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """Cuts the cotangents of the results in a piece (range of steps) out of `seeds`; returns them."""
+        """Returns the result cotangents of a piece (range of steps), from which its backward pass starts."""
         return [
             zeros(type_, piece.call)
             if array is None

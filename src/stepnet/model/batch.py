@@ -50,7 +50,7 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace: the structure, dtypes, features and levels of the inputs."""
+        """The cache key of a trace for these inputs: their structure, dtypes, features and levels."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "*" if single else skeleton(self.structure), *kinds
@@ -178,9 +178,7 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Checks the statics of a call; raises `InputError` unless each has `count` entries, one a
-        sequence.
-        """
+        """Checks the statics of a call; raises `InputError` unless each has `count` entries or sequences."""
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}

@@ -1,6 +1,6 @@
 """`vjp`: runs layers and models, and computes gradients from the cotangents of their results.
 
-The values that are saved in between depend on the way the gradient is run (`gradient_runs.py`).
+The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
+"""The data about a gradient that `explain` prints: saved values, costs of both halves, and peak memory.
 
 `explain/gradients.py` turns them into an explanation.
 """
@@ -158,7 +158,7 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """Returns a text per recurrence: the number of steps that it runs at a time, and for 1 the reason."""
+    """Returns a text per recurrence: the number of steps that its gradient runs at a time; for 1, why."""
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks

@@ -1,4 +1,4 @@
-"""The choice of a way to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
+"""The choice how the gradient of a net runs: in two halves, in pieces, or in blocks of steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace

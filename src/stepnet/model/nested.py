@@ -88,7 +88,9 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """Returns a static unchanged; raises `StepError` unless it is a value with one entry per row."""
+    """Returns a static of an inner recurrence unchanged; raises `StepError` unless it has one entry per
+    row.
+    """
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf

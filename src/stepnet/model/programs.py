@@ -219,7 +219,7 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Changes a program at first use."""
+            """Returns the changed copy of a program, made once."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

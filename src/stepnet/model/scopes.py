@@ -1,4 +1,4 @@
-"""The inside of a recurrence: every named value of every step, computed by the interpreter.
+"""Every named value of every step of a recurrence, computed by the interpreter for debugging.
 
 The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
 whose results are the named values, on the same inputs.

@@ -3,9 +3,9 @@
 one.onnx     --read_model, run in float64-->  outputs
 other.keras  --read_model, run in float64-->  outputs  -->  largest difference, beside what rounding explains
 
-Rounding explains as much as an output changes when every weight is rounded anew, which is measured: each
-model runs again with weights that are moved by half a unit in the last place. So a difference shows in an
-output of any size, and a conversion that rounds a weight once is none.
+A difference that rounding explains is allowed. Its size is measured: each model runs again with every weight
+moved by half a unit in the last place. So a small output is compared as strictly as a large one, and a
+conversion may round a weight once.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Names of a step's values: those of its local variables, recorded when each of its functions returns.
 
-A net has no names for its values, so a step is traced once more, watched. Values of recurrences inside it
-become values of the step, as those have their own steps.
+Values of a net have no names, so the step is traced once more while its functions are watched. Values of a
+recurrence inside the step become values of the step.
 """
 
 import sys

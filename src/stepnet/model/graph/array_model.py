@@ -85,7 +85,7 @@ class ArrayModel:
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
-        """Returns the inputs of a call by name, each with the kinds of its axes.
+        """Returns the inputs of a call by name, each with the kinds of its axes, for the model's operators.
 
         x, statics: the sequences and the statics of the call.
         """

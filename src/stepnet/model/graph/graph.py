@@ -124,7 +124,7 @@ class Graph(Model):
 
     @property
     def ends_early(self) -> bool:
-        """False, as recurrences of a graph run all steps."""
+        """False: no sequence ends before its last step, as recurrences of a graph run all steps."""
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:

@@ -266,7 +266,7 @@ def scales_of(
     readings: Sequence[Reading[GraphProgram]],
     keep: float,
 ) -> dict[int, tuple[float, float]]:
-    """Computes the scale and shift of the inputs of each recurrence, by the recurrence's number.
+    """Computes the quantization scale and shift of each recurrence's inputs, by the recurrence's number.
 
     reads: for each recurrence, its inputs by their numbers in the net.
     readings: the samples, as calls.

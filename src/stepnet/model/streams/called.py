@@ -72,7 +72,7 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """Returns the inputs of a step of `count` rows; raises `InputError` if unlike earlier inputs."""
+        """Checks a step's inputs of `count` rows; raises `InputError` if features or dtypes have changed."""
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(

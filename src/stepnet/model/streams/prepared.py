@@ -1,4 +1,4 @@
-"""Steps on arrays that are laid out once: inputs are copied in, and outputs are copied out."""
+"""Steps of one layer on arrays that are allocated once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
