@@ -82,7 +82,7 @@ def beam_search(
     front = writer.begin(start, initial, statics, stops)
     ahead, count = front.scores, len(front.scores)
     candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
-    aside = Aside(count, beams, most, penalty)
+    finished = Finished(count, beams, most, penalty)
     trail: Trail = []
     starts, logs = np.arange(count), np.zeros((count, 1))
     live: Live | None = None
@@ -90,18 +90,18 @@ def beam_search(
         known = candidates.known(ahead)
         best = candidates.going(known, logs)
         ending = [candidates.stopping(known, logs)] if len(stops) else []
-        aside.take(starts, ending if step < most else [*ending, best], step)
-        left, best = filled(aside.hopeful(starts, best), logs.shape[1])
+        finished.take(starts, ending if step < most else [*ending, best], step)
+        left, best = filled(finished.still_possible(starts, best), logs.shape[1])
         if step == most or not len(left):
             break
         starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
         if live is None:
             live = Live(writer, front, rows.reshape(-1))
         else:
-            live = gone_on(live, left, rows, logs.shape[1])
+            live = continued(live, left, rows, logs.shape[1])
         ahead, logs = writer.unchecked_scores(live.step(symbols), len(symbols)), best.logs
         trail.append((symbols, rows.reshape(-1)))
-    return aside.put_together(trail)
+    return finished.sequences(trail)
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
@@ -121,7 +121,7 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
     return left, Best(logs, rows, symbols)
 
 
-def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
+def continued(live: Live, left: Array, rows: Array, width: int) -> Live:
     """Moves the memories of a beam search's sequences, which are rows of a stream, to those that continue
     them.
 
@@ -151,7 +151,7 @@ ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8")
 NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
-class Aside:
+class Finished:
     """The best finished sequences of each start of a beam search, in `kept` [starts, count], best first.
 
     starts: the number of starts.
@@ -203,7 +203,7 @@ class Aside:
         self.kept = np.concatenate([self.kept, more], axis=1)
         self.kept[starts] = both
 
-    def hopeful(self, starts: Array, best: Best) -> Best:
+    def still_possible(self, starts: Array, best: Best) -> Best:
         """Sets the log-probability of continuations that cannot become results to -inf.
 
         Where a start has `beams` finished sequences, a continuation is dropped if it ranks below the worst of
@@ -215,7 +215,7 @@ class Aside:
         logs = np.where(self.ranked(best.logs, self.most) >= worst, best.logs, -np.inf)
         return Best(logs, best.rows, best.symbols)
 
-    def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
+    def sequences(self, trail: Trail) -> tuple[Ragged, Ragged]:
         """Assembles the finished sequences from the symbols of each step; returns them and their logs.
 
         trail: for each step, the symbol of each row and the row of the previous step that it continues.

@@ -131,7 +131,7 @@ class RNNOp:
         """
         self._block.check_open("add_input")
         check_sequences(X)
-        self._take(X, "an input")
+        self._record_kind(X, "an input")
         check_level(X, level)
         name = numbered("x", len(self._inputs))
         inputs = {**self._inputs, name: X}
@@ -169,7 +169,7 @@ class RNNOp:
             default = promoted_float(spec.dtype for spec in self._specs.values())
             first, spec = None, Spec(shape, default if dtype is None else dtype)
         else:
-            first, spec = self._row(init, f"init of `{name}`")
+            first, spec = self._checked_row(init, f"init of `{name}`")
         self._memories[name] = Memory(self._block, name, spec, first)
         return self._memories[name]
 
@@ -181,7 +181,7 @@ class RNNOp:
                 which may also be used directly.
         """
         self._block.check_open("add_static")
-        first, spec = self._row(value, f"`{numbered('static', len(self._block.statics))}`")
+        first, spec = self._checked_row(value, f"`{numbered('static', len(self._block.statics))}`")
         if isinstance(first, Traced):
             return Traced(self._block, lifted(self._block, first, ()))
         return self._block.static(first, spec)
@@ -191,7 +191,7 @@ class RNNOp:
         self._block.check_open("index")
         return Traced(self._block, self._block.add("index", source=user_line()))
 
-    def _row(self, value: Any, what: str) -> tuple[Any, Spec]:
+    def _checked_row(self, value: Any, what: str) -> tuple[Any, Spec]:
         """Checks a value with one entry per sequence; returns it with its `Spec` (features and dtype).
 
         value: an array [batch, features...], or a value of the block around this one.
@@ -200,19 +200,19 @@ class RNNOp:
         if isinstance(value, Ragged):
             raise refuse(f"{what} is a Ragged; here it is an array, one entry for each sequence")
         if isinstance(value, Traced):
-            self._take(value, what)
+            self._record_kind(value, what)
             if len(value.type.extent) > 1:
                 raise refuse(f"{what} is a sequence at each step of the block around; {REDUCE}")
             if value.is_constant:
                 value = apply("expand", value, extent=ROWS)
             return value, Spec(value.type.shape, value.type.dtype)
         array = checked_array(array_of(value, what), what)
-        self._take(array, what)
+        self._record_kind(array, what)
         if self._count is not None:
             check_rows(what, array, self._count)
         return array, spec_of(array)
 
-    def _take(self, value: Any, what: str) -> None:
+    def _record_kind(self, value: Any, what: str) -> None:
         """Records whether the block is given arrays or values of an enclosing block; raises `StepError` if
         mixed.
 
@@ -376,8 +376,8 @@ def variables_of(block: Block) -> dict[str, Traced]:
     """
     frame = user_frame()
     named: dict[str, Traced] = {}
-    for name, held in () if frame is None else frame.f_locals.items():
-        value = held.new_state() if isinstance(held, Memory) and held.block is block else held
+    for name, variable in () if frame is None else frame.f_locals.items():
+        value = variable.new_state() if isinstance(variable, Memory) and variable.block is block else variable
         if isinstance(value, Traced) and value.builder is block:
             named[name] = value
     return named

@@ -140,7 +140,7 @@ class Candidates:
             order = best_of(tops, self.beams)
             rows, symbols = np.divmod(order, self.symbols)
             return Best(tops[each, order], rows + each * width, symbols)
-        places, totals = self.reaching(known, logs, tops)
+        places, totals = self.possibly_best(known, logs, tops)
         start = places // (width * self.symbols)
         order = np.lexsort((places, -totals, start))
         counts = np.bincount(start, minlength=starts)
@@ -152,7 +152,7 @@ class Candidates:
         kept[start, column], best[start, column] = places[order], totals[order]
         return Best(best, *np.divmod(kept, self.symbols))
 
-    def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
+    def possibly_best(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
         """Finds a superset of the best continuations; returns their positions among all scores, and their
         logs.
 

@@ -145,7 +145,7 @@ class InPieces:
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
         cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
-        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
+        accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
         *again, backward = [
             BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs
@@ -159,11 +159,11 @@ class InPieces:
             end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
             results = [array for run in again for array in run(arrays, piece.call, separate_outputs=0)]
             saved = [results[place] for place in self.saved]
-            turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
+            accumulator.add(piece, backward([*arrays, *accumulator.cotangents(piece), *saved], piece.call))
         for bound in (*again, backward):
             bound.release()
         begins = [memory.begins for memory in section.memories]
-        return turn.gradients([*section.reads, *begins])
+        return accumulator.gradients([*section.reads, *begins])
 
 
 def counts_steps(net: Net) -> bool:

@@ -84,7 +84,7 @@ class Wired:
         key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
         made = kept.get(key)
         if made is None or not same_table(feed, made.program):
-            made = made_for(writer, feed, parts, choice)
+            made = compiled_generation(writer, feed, parts, choice)
             if isinstance(made, str):
                 return made
             put_latest(kept, key, made, MOST_KEPT)
@@ -138,7 +138,7 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
     return programs
 
 
-def made_for(
+def compiled_generation(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
     """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
@@ -192,15 +192,15 @@ def write(
     bound = wired.program.bound(ENGINE)
     memories = [memory[rows] for memory in wired.memories]
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
-    still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
+    statics, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
     until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
     steps = 0
     while len(rows):
         lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
         random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
-        no = np.zeros(len(rows), bool)
-        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, until)
+        all_false = np.zeros(len(rows), bool)
+        call = call_of(random, lengths, [*memories, symbol, begun, all_false, all_false], statics, until)
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():
@@ -213,7 +213,7 @@ def write(
         written[rows] += used
         left = np.flatnonzero(~done & (written[rows] < most))
         memories = [memory[left] for memory in memories]
-        still = [static[left] for static in still]
+        statics = [static[left] for static in statics]
         symbol, begun, rows = symbol[left], step[left], rows[left]
     return result
 
@@ -248,19 +248,19 @@ def call_of(
     random: Array | None,
     lengths: Array,
     initial: list[Array | None],
-    still: list[Array],
+    statics: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
     """Makes the call that runs `lengths` steps of each row.
 
     random: a random number per step; None if nothing is drawn.
     initial: the memories before these steps.
-    still: the statics (values that each row has once).
+    statics: the values that each row has once.
     until: the condition by which rows end; None if the engine does not check it.
     """
     if random is None and until is not None:  # nothing reads the inputs: one number stands for all
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
-        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, still, until=until)
+        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, statics, until=until)
     positions = Positions.end_to_end(offsets_of(lengths))
     numbers = np.zeros(positions.total, bool) if random is None else random
-    return Call(positions, [numbers], initial, still, until=until)
+    return Call(positions, [numbers], initial, statics, until=until)

@@ -83,9 +83,9 @@ class Control:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
         if self.masked is not None:
-            shown, repeats = output_specs(traced), self.masked == "repeat"
-            step = maskable(step, shown, repeats)
-            memory = {"memory": memory, "previous": shown if repeats else None}
+            output, repeats = output_specs(traced), self.masked == "repeat"
+            step = maskable(step, output, repeats)
+            memory = {"memory": memory, "previous": output if repeats else None}
             inputs = {"x": inputs, "mask": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
         if self.until is not None:
@@ -97,10 +97,10 @@ class Control:
 # ---- wrapped steps -----------------------------------------------------------------------------------------
 
 
-def maskable(step: Step, shown: Any, repeats: bool) -> Step:
+def maskable(step: Step, specs: Any, repeats: bool) -> Step:
     """Wraps a step to keep its memory where a mask is False. Its inputs become {"x": ..., "mask": ...}.
 
-    shown: the `Spec`s (features and dtype) of the output.
+    specs: the `Spec`s (features and dtype) of the output.
     repeats: at masked steps, True for the output of the step before, False for zeros.
     """
 
@@ -108,8 +108,8 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
         """Runs the step, and replaces its output and next memory in the rows where the mask is False."""
         output, after = step(x["x"], memory["memory"], params, **extras)
-        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), shown)
-        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, shown)
+        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), specs)
+        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, specs)
         after = chosen(x["mask"], after, memory["memory"])
         return output, {"memory": after, "previous": output if repeats else None}
 
@@ -164,14 +164,14 @@ def in_every_row(builder: Builder, structure: Any) -> Any:
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
-def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
+def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -> Any:
     """Selects values row by row from two structures: `when_true` where the condition holds, or `when_false`.
 
-    shown: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
+    specs: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
     """
     ranks = [
         len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
-        for spec in leaves(when_false if shown is None else shown)
+        for spec in leaves(when_false if specs is None else specs)
     ]
     values: list[Any] = [
         np.where(condition[(slice(None), *[None] * rank)], a, b)
@@ -268,7 +268,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     while not pieces or len(rows):
         steps = next_piece(steps)
         lengths = np.minimum(most[rows] - taken[rows], steps)
-        piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
+        piece = call_of_next_steps(call, types, reverse, rows, taken[rows], lengths, memories)
         results = run(piece)
         final = final or [memory.copy() for memory in results.final]
         for whole, memory in zip(final, results.final, strict=True):
@@ -279,7 +279,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
         taken[rows] += used
         left = ~results.final[ended] & (taken[rows] < most[rows])
         memories, rows = [memory[left] for memory in results.final], rows[left]
-    return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
+    return taken, Results(joined_outputs(pieces, taken, call.last_only, reverse), final)
 
 
 def reads_tables(net: Net) -> bool:
@@ -287,7 +287,7 @@ def reads_tables(net: Net) -> bool:
     return any(node.operation == "gather" for node in all_nodes(net))
 
 
-def some_steps(
+def call_of_next_steps(
     call: Call,
     types: OperandsByKind,
     reverse: bool,
@@ -320,7 +320,7 @@ def some_steps(
     return Call(positions, sequences, memories, still, step_offset=before)
 
 
-def put_together(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
+def joined_outputs(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
     """Joins the outputs of consecutive calls to arrays with sequence after sequence, all steps end to end.
 
     pieces: the outputs of each call.

@@ -115,12 +115,12 @@ class Vjp:
         array([100.])
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.source.read(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -141,7 +141,7 @@ class Vjp:
         rows, steps: the size of a batch whose costs are added; both None for no batch.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept = checked_checkpoint(checkpoint)
+        checkpoint = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
@@ -149,8 +149,8 @@ class Vjp:
             steps = whole(steps, "steps is how many there are of each", 0)
         program, places = self.source.blank()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, kept)
-        return gradient_explanation(run, kinds, kept, asked, rows, steps)
+        run = gradient_run(self.programs, program, program.net, wanted, checkpoint)
+        return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)
 
     def explain(
         self,
@@ -184,8 +184,8 @@ class Vjp:
           memory    2.3 kB between them, ... at most
         ...
         """
-        facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return explain_gradient(facts, gradient_order(engine))
+        explanation = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
+        return explain_gradient(explanation, gradient_order(engine))
 
 
 @dataclass(frozen=True)

@@ -103,12 +103,12 @@ class Declared(Model):
         """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong."""
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
-        still = Statics.of(statics, batch.count)
-        program = self.program_for(batch, still)
+        checked_statics = Statics.of(statics, batch.count)
+        program = self.program_for(batch, checked_statics)
         running = self.under(Control(None if mask is None else masked, self.until), program)
         memories = initial_arrays(initial, program.memory, batch.count)
         memories += [None] * (running.memories - len(memories))
-        call = call_of(batch, memories, [still], last_only, mask, begun)
+        call = call_of(batch, memories, [checked_statics], last_only, mask, begun)
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
@@ -151,9 +151,11 @@ class Declared(Model):
 
         def made() -> StepProgram:
             """Traces the step for these inputs and statics, and makes its program."""
-            memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
+            memory, static_specs = (
+                beside(part, inputs, leaves(self.params)) for part in (self.memory, statics)
+            )
             with paused_collector():
-                traced = trace_step(self.step, inputs, memory, still, self.params)
+                traced = trace_step(self.step, inputs, memory, static_specs, self.params)
             program = StepProgram(replace(traced, precision=self.precision), self.reverse, self.unroll)
             if self.precision is not None:
                 check_narrow(program.net)

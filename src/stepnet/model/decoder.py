@@ -38,7 +38,7 @@ class Front:
     begun: Array
 
 
-def taken(structure: Any, rows: Array) -> Any:
+def entries_of(structure: Any, rows: Array) -> Any:
     """Returns a structure with the entries of these rows, of each of its arrays and Raggeds."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
@@ -55,8 +55,8 @@ class Live:
         """Starts a stream with the sequences of `front` (the state of all) that have these indices."""
         self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
-        self.statics, self.begun = taken(front.statics, rows), front.begun[rows]
-        state = taken(front.state, rows)
+        self.statics, self.begun = entries_of(front.statics, rows), front.begun[rows]
+        state = entries_of(front.state, rows)
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
@@ -85,7 +85,7 @@ class Live:
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
-        return output if len(self.places) == len(self.symbols) else taken(output, self.places)
+        return output if len(self.places) == len(self.symbols) else entries_of(output, self.places)
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class Writer:
         start, initial, statics: the arguments of `generate`.
         stops: the stop symbols; raises `InputError` for one that has no score.
         """
-        said = said_so_far(start)
-        sequences = self.inputs(said)
+        symbols = start_symbols(start)
+        sequences = self.inputs(symbols)
         outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
-        scores = self.scored(outputs, len(said))
+        scores = self.scored(outputs, len(symbols))
         beyond = stops[stops >= scores.shape[1]]
         if len(beyond):
             raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
-        return Front(scores, state, statics, said.lengths)
+        return Front(scores, state, statics, symbols.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
         """Converts a Ragged of symbols to the input sequences of the recurrence."""
@@ -166,7 +166,7 @@ def check_highest(scores: Array, highest: Array) -> None:
         raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
 
 
-def said_so_far(start: Any) -> Ragged:
+def start_symbols(start: Any) -> Ragged:
     """Returns the argument `start` as a Ragged of symbols; raises `InputError` if it is empty or invalid."""
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
@@ -184,13 +184,13 @@ def said_so_far(start: Any) -> Ragged:
         )
     symbols = values.astype(np.int64)
     if isinstance(given, Ragged):
-        said = given.with_values(symbols)
+        ragged = given.with_values(symbols)
     else:
-        said = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
-    empty = np.flatnonzero(said.lengths == 0)
+        ragged = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
+    empty = np.flatnonzero(ragged.lengths == 0)
     if len(empty):
         raise InputError(f"start has no symbol in sequence {empty[0]}; a first symbol says what may follow")
-    return said
+    return ragged
 
 
 def checked_most(max_steps: Any) -> int:

@@ -105,15 +105,15 @@ def read_model(
 
 def notes_on_nan(graph: Graph) -> tuple[str, ...]:
     """Returns a note that names a graph's weights and constants with NaN; empty if there are none."""
-    program, held = graph.program, list[str]()
+    program, names = graph.program, list[str]()
     places = program.net.inputs[len(program.net.inputs) - len(program.params) :]
     for place, array in zip(places, program.params, strict=True):
         if np.isnan(array).any():
-            held.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
+            names.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
     for node in all_nodes(program.net):
         if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
-            held.append(node.name or f"a constant {list(node.type.shape)}")
-    return (f"NaN is in {listed(held)}",) if held else ()
+            names.append(node.name or f"a constant {list(node.type.shape)}")
+    return (f"NaN is in {listed(names)}",) if names else ()
 
 
 def whole_graph(file: Path) -> Graph | None:
@@ -252,7 +252,7 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
             check_stack(modules, file, choice.stack)
         layer = layer_of(modules)
     account = Account.of(model, selected, None)
-    notes = {module.name: tuple(some) for module in modules if (some := left_notes(module))}
+    notes = {module.name: tuple(lines) for module in modules if (lines := left_notes(module))}
     return FileModel(layer, (*account.layers, *account.left), notes, str(file))
 
 

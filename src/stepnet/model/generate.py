@@ -102,8 +102,10 @@ def generate(
         call = writer, front, chooser, stops, most - 1, first[rows], rows
         rest = in_machine_code(*call)
         written += stepped(*call) if rest is None else rest
-    of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
-    return Ragged(values[np.argsort(of, kind="stable")], (offsets_of(np.bincount(of, minlength=count)),))
+    row_of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
+    return Ragged(
+        values[np.argsort(row_of, kind="stable")], (offsets_of(np.bincount(row_of, minlength=count)),)
+    )
 
 
 @dataclass(frozen=True)

@@ -284,9 +284,9 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
     }
 
 
-def divided(each: Held, size: int) -> dict[Extent, int]:
+def divided(sizes: Held, size: int) -> dict[Extent, int]:
     """Divides bytes per step of blocks of `size` steps by `size`, rounded up; other bytes stay."""
-    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
+    return {extent: -(-count // size) if extent == STEPS else count for extent, count in sizes.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
@@ -318,10 +318,10 @@ def described(net: Net, number: int) -> str:
     return what if source(net, number) == number else f"part of {what}"
 
 
-def total(each: Held, rows: int, steps: int) -> int:
+def total(sizes: Held, rows: int, steps: int) -> int:
     """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent)."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
-    return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
+    return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:

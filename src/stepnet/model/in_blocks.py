@@ -240,18 +240,20 @@ class InBlocks:
         section, net, call = self.section, self.section.net, way.call
         inputs, memories = [values[number] for number in section.reads], self.begun(values)
         blocks, others = self.parts(call)
-        asked = [*section.reads, *(memory.begins for memory in section.memories)]
+        input_values = [*section.reads, *(memory.begins for memory in section.memories)]
         if blocks.is_all(call):
             seeds = cotangents_of(section, known, call)
             made = blocks.backward(net, inputs, memories, seeds, kept, self.wanted, way.engine)
-            pairs = zip((asked[place] for place in self.wanted), made, strict=True)
+            pairs = zip((input_values[place] for place in self.wanted), made, strict=True)
             return [(number, array) for number, array in pairs if number is not None]
         cotangents = [None if number is None else known.get(number) for number in section.gives]
-        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
+        accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
         first, last = len(self.by_blocks.saved), len(self.by_blocks.saved) + len(memories)
         begun = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
         for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):
             if part.piece.call.positions.rows:
-                seeds = turn.cotangents(part.piece)
-                turn.add(part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine))
-        return turn.gradients(asked)
+                seeds = accumulator.cotangents(part.piece)
+                accumulator.add(
+                    part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine)
+                )
+        return accumulator.gradients(input_values)

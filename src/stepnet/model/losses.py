@@ -102,35 +102,35 @@ class ValueAndGrad:
         The other arguments are those of `vjp`.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.source.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
         arguments = self.source.read(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
-        aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
+        loss_targets = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
-        together = kept is None  # one net of the layer, the loss and both gradients
+        one_net = checkpoint is None  # one net of the layer, the loss and both gradients
 
-        def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
-            """Returns the value of the loss, and its gradients for its net's inputs at the positions `of`.
+        def evaluated(arrays: Arrays, wanted: list[int]) -> tuple[Array, list[Array]]:
+            """Returns the value of the loss, and its gradients for its net's inputs at these positions.
 
             arrays: the arrays of the inputs, without the targets.
             """
             program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, aimed.key, tuple(of), together),
-                lambda: self.program(arguments, aimed, of, not together),
+                (arguments.reading.program, loss_targets.key, tuple(wanted), one_net),
+                lambda: self.program(arguments, loss_targets, wanted, not one_net),
             )
             positions = arguments.call.positions
             count = int(positions.lengths.sum()) if at_steps else positions.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
+            value, *gradients = run_net(program, [*arrays, *loss_targets.arrays, seed], arguments.call, asked)
             return (value * seed)[()], gradients
 
-        if together:
+        if one_net:
             value, gradients = evaluated(arguments.arrays, places)
             return value, arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
@@ -189,14 +189,18 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
     """
     named, program = list(named_leaves(targets)), arguments.reading.program
     outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
-    alike = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
+    per_step = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
     at_steps: dict[str, tuple[Array, int]] = {}
-    if alike:
-        both = Batch.of({"inputs": arguments.batch.structure, "targets": alike}, lengths, time_major)
-        check_depth(alike, both.levels[-len(alike) :], arguments.batch)
+    if per_step:
+        both = Batch.of({"inputs": arguments.batch.structure, "targets": per_step}, lengths, time_major)
+        check_depth(per_step, both.levels[-len(per_step) :], arguments.batch)
         first = len(arguments.batch.arrays)
-        at_steps = dict(zip(alike, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True))
-    pairs = [at_steps[name] if name in alike else (of_row(name, leaf, arguments), 0) for name, leaf in named]
+        at_steps = dict(
+            zip(per_step, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True)
+        )
+    pairs = [
+        at_steps[name] if name in per_step else (of_row(name, leaf, arguments), 0) for name, leaf in named
+    ]
     return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
 
 
@@ -270,9 +274,9 @@ def with_loss(
             raise InputError("a graph gives no last memories: its loss has no parameter named `final`")
         extras["final"] = rebuild(program.memory, results[count:])
     outputs = rebuild(program.output, results[:count])
-    aimed = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
+    target_values = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
     with NamingLine(loss):
-        value = loss(outputs, aimed, **extras)
+        value = loss(outputs, target_values, **extras)
     with NamingLine(loss), written_at(defined_at(loss)):
         if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
             text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"

@@ -127,9 +127,9 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     # A number of 53 bits takes two of the four words that a counter gives.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
     key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
-    drawn, together = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
-    for begin in range(0, len(steps), together):
-        rows = slice(begin, begin + together)
+    drawn, chunk = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
+    for begin in range(0, len(steps), chunk):
+        rows = slice(begin, begin + chunk)
         step, name = low(steps[rows, None].astype(np.uint64)), identities[rows, None].astype(np.uint64)
         words = np.stack(philox((blocks, step, low(name), name >> THIRTY_TWO), key), axis=-1)
         upper, lower = words[..., 0::2] >> np.uint64(5), words[..., 1::2] >> np.uint64(6)

@@ -116,15 +116,15 @@ class OneStep:
 
         operands: for each input of the plan's net, the number of its value in the body.
         """
-        net, several = self.plan.net, dict[int, list[int]]()
+        net, recur_results = self.plan.net, dict[int, list[int]]()
         for number, operand in zip(net.inputs, operands, strict=True):
             of_steps = net.type_of(number).extent == STEPS
             self.place.setdefault(number, self.barrier(operand) if of_steps else operand)
         for number, node in enumerate(net.nodes):
             if node.operation == "recur":
-                several[number] = self.loop([self.place[operand] for operand in node.inputs])
-            elif node.operation == "result" and node.inputs[0] in several:
-                self.place[number] = several[node.inputs[0]][node.attributes["of"]]
+                recur_results[number] = self.loop([self.place[operand] for operand in node.inputs])
+            elif node.operation == "result" and node.inputs[0] in recur_results:
+                self.place[number] = recur_results[node.inputs[0]][node.attributes["of"]]
             elif number not in self.place:
                 self.place[number] = self.copied(node, [self.place[operand] for operand in node.inputs])
         return [self.place[result] for result in net.results]

@@ -157,15 +157,15 @@ def part_of(
     inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in positions.beside.items()}
     part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=begun)
     rows = slice(None) if everyone else alive
-    return Piece(rows, tuple(map(together, places)), beside, part)
+    return Piece(rows, tuple(map(as_slice, places)), beside, part)
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
     """Returns the positions of the values of sequences with these indices, given the offsets of all."""
-    return together(positions_of(offsets[rows], np.diff(offsets)[rows]))
+    return as_slice(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 
-def together(places: Array) -> Places:
+def as_slice(places: Array) -> Places:
     """Replaces consecutive positions by a slice, so that indexing needs no copy; returns others unchanged."""
     if len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)

@@ -87,7 +87,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
     >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
     [0, 1]
     """
-    warm = number(
+    checked_temperature = number(
         temperature,
         "temperature is above 0",
         lambda value: 0 < value < math.inf,
@@ -97,4 +97,4 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
         top_k = whole(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
     if top_p is not None:
         top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
-    return Sampling(warm, top_k, top_p)
+    return Sampling(checked_temperature, top_k, top_p)

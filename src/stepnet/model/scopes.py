@@ -159,7 +159,7 @@ def step_scopes(
 
     read(rnn.with_step(rnn.step))  # raises errors here, before values are watched
     names: Names = {}
-    called = read(rnn.with_step(watched(rnn.step, names)))
+    reading = read(rnn.with_step(watched(rnn.step, names)))
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
     names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
     numbers = list(
@@ -167,13 +167,13 @@ def step_scopes(
             leaf.number for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant
         )
     )
-    record = recorded(called, builder.net(numbers), leaves(rnn.params))
+    record = recorded(reading, builder.net(numbers), leaves(rnn.params))
     ragged = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
     values = {name: ragged[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
     if control.get("mask") is not None:
-        values |= under_mask(called, record, len(numbers))
+        values |= under_mask(reading, record, len(numbers))
     return Scopes({name: values[name] for name in names})
 
 
@@ -196,13 +196,13 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], LevelSizes(0)), strict=True))
 
 
-def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
+def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
     """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
     record: the recorded values, in which the outputs under the mask begin at `first`.
     """
-    outputs, after = called.program.output, called.program.memory
-    behind = first + len(leaves(called.running.output))
+    outputs, after = reading.program.output, reading.program.memory
+    behind = first + len(leaves(reading.running.output))
     places = [
         rebuild(outputs, range(first, first + len(leaves(outputs)))),
         rebuild(after, range(behind, behind + len(leaves(after)))),
@@ -262,18 +262,18 @@ def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> RecordedValues:
+def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array]) -> RecordedValues:
     """Runs a recurrence step by step in the interpreter, and records values at each step.
 
-    The values are the results of `seen`, the net of named values, then the results of the recurrence's own
-    body. Steps after an early end do not count.
+    The values are the results of `named_net`, the net of named values, then the results of the recurrence's
+    own body. Steps after an early end do not count.
     """
-    net, packed = called.running.net, PackedCall.of(called.call)
+    net, packed = reading.running.net, PackedCall.of(reading.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
-    body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
-    done = len(recur.outputs) + len(leaves(called.program.memory))  # the memory that `ending` adds
-    lengths = called.call.positions.lengths
+    body, named_net = (narrowed_step(inside, recur.precision) for inside in (recur.body, named_net))
+    done = len(recur.outputs) + len(leaves(reading.program.memory))  # the memory that `ending` adds
+    lengths = reading.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[LevelSizes, list[Array]]] = []
     rows: list[Array] = [np.zeros(0, np.int64)]
@@ -287,13 +287,15 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
         rows.append(alive)
         places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
-        if called.ends:
+        if reading.ends:
             ended[alive] = results[done]
-        steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
+        steps.append((inside, [*interpret(named_net, arrays, inside, index), *results]))
         return results
 
     by_steps(net, node, [*packed.arrays(NetForm(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
-    types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
+    types = [named_net.type_of(number) for number in named_net.results] + [
+        body.type_of(n) for n in body.results
+    ]
     return RecordedValues(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)

@@ -101,10 +101,10 @@ class Side:
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
         """The model's nets in float64 with parameters: as given, then `DRAWS` randomly rounded copies."""
         program, random = self.graph.program, np.random.default_rng(0)
-        made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
+        made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):
-            net = with_attributes(program.net, lambda value: wide(moved_literal(value, random)))
-            made.append((NetProgram(net), [moved(array, random) for array in program.params]))
+            net = with_attributes(program.net, lambda value: wide(perturbed_literal(value, random)))
+            made.append((NetProgram(net), [perturbed(array, random) for array in program.params]))
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
@@ -115,7 +115,7 @@ class Side:
                 for x, spec in zip(leaves(arranged(sequences, self.inputs)), leaves(self.inputs), strict=True)
             ]
             reading = self.graph.reading(rebuild(self.graph.inputs, given), statics)
-            arrays = [*map(widest, reading.batch.arrays), *map(widest, leaves(statics))]
+            arrays = [*map(as_float64, reading.batch.arrays), *map(as_float64, leaves(statics))]
             extents = [self.graph.net.type_of(number).extent for number in self.graph.net.results]
             names = [name for name, _ in named_leaves(self.graph.program.traced.output)]
             for program, params in self.programs:
@@ -159,24 +159,24 @@ class AllSteps:
         return self.layer(x)[0]
 
 
-def widest(array: Array) -> Array:
+def as_float64(array: Array) -> Array:
     """Returns an array as float64 if it is float32, else unchanged, to compare models."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def moved(array: Array, random: np.random.Generator) -> Array:
+def perturbed(array: Array, random: np.random.Generator) -> Array:
     """Moves each number of a float array by half a unit in the last place up or down, in float64."""
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array
     with np.errstate(invalid="ignore"):  # infinity
-        near = widest(array) * (1 + eps * random.choice([-0.5, 0.5], size=array.shape))
+        near = as_float64(array) * (1 + eps * random.choice([-0.5, 0.5], size=array.shape))
     return np.where(np.isfinite(array), near, array)
 
 
-def moved_literal(value: Any, random: np.random.Generator) -> Any:
-    """Moves the numbers of a node's constant array as `moved` does; returns other attributes unchanged."""
-    return Literal(moved(value.value, random)) if isinstance(value, Literal) else value
+def perturbed_literal(value: Any, random: np.random.Generator) -> Any:
+    """Perturbs the numbers of a node's constant array by rounding; returns other attributes unchanged."""
+    return Literal(perturbed(value.value, random)) if isinstance(value, Literal) else value
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------

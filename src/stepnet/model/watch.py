@@ -126,7 +126,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     names: dict[CodeType, Names] = {}
     inside = InnerNames()
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
+    def record_locals(frame: FrameType, event: str, _: Any) -> None:
         """Records a function's local variables when it returns, as a profile function of `sys.setprofile`."""
         code = frame.f_code
         if event == "return" and is_users(code):
@@ -137,7 +137,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     before, outside = sys.getprofile(), INNER_NAMES.get()
     try:
         INNER_NAMES.set(inside)
-        sys.setprofile(look)
+        sys.setprofile(record_locals)
         return trace(), names, inside
     finally:
         sys.setprofile(before)

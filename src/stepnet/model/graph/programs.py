@@ -116,12 +116,12 @@ class GraphPrograms:
         """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
-        still = Statics.of(statics, batch.count)
-        key = *batch.key, *still.key
-        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, still.specs))
-        call = call_of(batch, [], [still], False, None, None)
+        checked_statics = Statics.of(statics, batch.count)
+        key = *batch.key, *checked_statics.key
+        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, checked_statics.specs))
+        call = call_of(batch, [], [checked_statics], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
-        call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)
+        call = call_on(program, [*batch.arrays, *checked_statics.arrays, *program.params], call, None)
         return Reading(batch, program, program, call, ends=False)
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:

@@ -42,11 +42,11 @@ AT_EACH_STEP = "; a stream has one step at a time"
 
 def check_stream(net: Net) -> None:
     """Raises `InputError` for a model that a stream cannot run step by step."""
-    if (reason := why_not(net)) is not None:
+    if (reason := stream_refusal(net)) is not None:
         raise InputError(f"this model has no stream: {reason}")
 
 
-def why_not(net: Net) -> str | None:
+def stream_refusal(net: Net) -> str | None:
     """Returns the reason why a stream cannot run a model, with the user's line; None if it can."""
     so_far = set[int]()  # the values that a sequence has once, after its last step
     for number, node in enumerate(net.nodes):

@@ -73,11 +73,11 @@ class AddedRows:
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
         """Checks the rows for the layer at a position; raises `InputError` if arrays do not fit its step."""
-        still = step.checked_statics(self.statics[place], self.count)
-        memory = step.memories.initial(
-            self.initial[place], self.count, computed_memories(step, still, self.count, engine)
+        statics = step.checked_statics(self.statics[place], self.count)
+        memories = step.memories.initial(
+            self.initial[place], self.count, computed_memories(step, statics, self.count, engine)
         )
-        return New(memory, memory, still)
+        return New(memories, memories, statics)
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
