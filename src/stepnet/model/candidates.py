@@ -131,7 +131,7 @@ class Candidates:
 
         Equal continuations are ordered by row, then by symbol.
 
-        logs: the log-probabilities of the rows, [starts, width].
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
         """
         starts, width = logs.shape
         tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
@@ -156,7 +156,7 @@ class Candidates:
         """Finds a superset of the best continuations; returns their positions among all scores, and their
         logs.
 
-        logs: the log-probabilities of the rows, [starts, width].
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].
         """
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
@@ -169,7 +169,7 @@ class Candidates:
     def stopping(self, known: Known, logs: Array) -> Best:
         """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
 
-        logs: the log-probabilities of the rows, [starts, width].
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
         """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops

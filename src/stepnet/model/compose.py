@@ -89,7 +89,7 @@ class Bidirectional(Combination):
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...} into two entries; raises `InputError` for other values."""
+        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others."""
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -185,7 +185,7 @@ class Stack(Combination):
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple into one entry per layer; raises `InputError` for another number of entries."""
+        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count

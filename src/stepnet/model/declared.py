@@ -183,7 +183,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Returns copies of new parameters; raises `InputError` if structure, shapes or dtypes have changed."""
+    """Copies new parameters; raises `InputError` unless `before` has their structure, shapes and dtypes."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(

@@ -111,7 +111,7 @@ def bytes_of(form: Form) -> int:
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Adds an entry to a cache, and removes the oldest entries beyond `most`."""
+    """Sets the entry with the key `form` of a cache, and removes the oldest entries beyond `most`."""
     entries[form] = value
     while len(entries) > most:
         entries.popitem(last=False)

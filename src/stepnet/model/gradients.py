@@ -176,7 +176,7 @@ class CallArguments:
         return self.reading.batch
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """Returns the positions, among the net's inputs, of arguments of these kinds that have gradients."""
+        """Returns the positions, among the net's inputs, of floating-point arguments of these kinds."""
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
@@ -201,7 +201,7 @@ class CallArguments:
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
-    """Returns the positions, among the net's inputs, of the arguments of these kinds that have a gradient.
+    """Returns the positions, among the net's inputs, of floating-point arguments of these kinds.
 
     places: the positions of the inputs by kind, such as "params".
     """

@@ -206,6 +206,8 @@ class InBlocks:
 
         These are the saved values of the blocks, the memories after the blocks, and the saved values of the
         single steps.
+
+        values, way: the arrays by their numbers in the whole net, and the call with its engines.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, count = [values[number] for number in section.reads], len(section.results)

@@ -65,6 +65,7 @@ class SectionRun(Protocol):
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call, the piece size and the engines.
         """
         ...
 
@@ -108,6 +109,7 @@ class AtOnce:
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call, the piece size and the engines.
         """
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
@@ -191,7 +193,12 @@ class Sectioned:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`."""
+        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`.
+
+        arrays: the inputs of the net, as in the forward pass.
+        cotangents: one for each floating-point result of the net.
+        saved: the arrays of `forward` at the positions `saved`.
+        """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):

@@ -250,6 +250,7 @@ class LayerPrograms(Generic[Kind]):
     ) -> LayersProgram:
         """Returns the program for arguments of these dtypes, features and levels, made at first use.
 
+        parts: the recurrences with their arguments.
         masked: the output at steps that a mask leaves out; None without a mask.
         """
 
@@ -263,7 +264,7 @@ class LayerPrograms(Generic[Kind]):
 
 
 def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """Renames the axes of static sequences where recurrences have equal names but different lengths."""
+    """Renames the axes of recurrences' static sequences where equal names stand for different lengths."""
     known: dict[str, Array] = {}
     return [
         LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))

@@ -120,7 +120,7 @@ class Calls(Executables[Executable[Kind]]):
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs a prepared call; returns its program and its results, or None if none fits these arguments."""
+        """Runs the prepared call with the key `form`; returns its program and results, or None if none."""
         if (taken := self.take(form)) is None:
             return None
         executable, idle = taken

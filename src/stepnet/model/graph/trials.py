@@ -129,7 +129,10 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons."""
+        """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons.
+
+        number: the number of the recurrence.
+        """
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"

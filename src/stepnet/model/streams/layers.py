@@ -58,7 +58,7 @@ class StreamedRecurrence:
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """The recurrence with its layers' names, of which it has none: a list with ((), recurrence)."""
+        """A list with the pair (layer names, recurrence); there are no names, as there is one layer."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:

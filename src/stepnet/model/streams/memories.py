@@ -57,16 +57,16 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories to slots (positions of rows) on a side (0 or 1), and the rows' numbers of steps."""
+        """Writes memories to slots (positions of rows) on a side (0 or 1), and their rows' step counts."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories to slots (positions of rows), each on the side not in use, and the numbers of
-        steps.
+        """Writes memories to slots (positions of rows), each on the side that is not in use.
 
         sides: the side in use of each slot, 0 or 1.
+        begun: the number of steps that each row has taken.
         """
         for side in (0, 1):
             own = sides != side

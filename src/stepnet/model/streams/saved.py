@@ -112,7 +112,10 @@ class LayerNames:
 
 
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
-    """Returns the names in the file of all arrays, layer by layer; a name that occurs again gets a number."""
+    """Returns the names of all arrays in the file, layer by layer; a repeated name gets a number.
+
+    kinds: pairs of the names of a layer and its step.
+    """
     taken = {BEGUN}
 
     def unique(name: str) -> str:
@@ -175,6 +178,7 @@ def read(
 ) -> SavedRows:
     """Reads the rows of a file for these recurrences; raises `FileError` for a file of other recurrences.
 
+    recurrences: pairs of the names of a layer and its recurrence.
     running: the steps that the stream runs; None before its first step.
     """
     arrays, metadata = safetensors.read_described(path)
@@ -317,7 +321,11 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
-    """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays."""
+    """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays.
+
+    kinds: pairs of the names of a layer and its step.
+    count: the number of rows.
+    """
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:

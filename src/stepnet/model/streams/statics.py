@@ -63,7 +63,7 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """Returns a copy of a static's sequences, one per slot (position of a row), with new ones in `slots`."""
+    """Returns a copy of the sequences `kept`, one per slot (position of a row), with new ones in `slots`."""
     values = np.concatenate([kept.values, new.values])
     offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])
     order = np.arange(len(kept))

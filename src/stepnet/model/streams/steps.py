@@ -81,6 +81,7 @@ def unstepped(
 ) -> LayerSteps:
     """Prepares the steps of all layers, with the rows that were added so far, without running a step.
 
+    pieces: these rows, in the groups in which they were added.
     kinds: the traced step of each layer.
     count: the number of rows to make room for.
     """
@@ -99,6 +100,7 @@ def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> 
 
     The steps are copies with more slots where there were too few.
 
+    moment: the state of the rows that exist.
     new: the memories and statics of the rows, for each layer.
     begun: the number of steps that each row has taken.
     """
