@@ -134,7 +134,7 @@ class Declared(Model):
         return self.programs.for_arrays((*batch.key, *statics.key), made)
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
-        """Returns the step as traced for inputs and statics of these `Spec`s (features and dtypes).
+        """Returns the step as traced for these `Spec`s (features and dtypes), to run inside another step.
 
         The program of an earlier call stays the latest one.
         """

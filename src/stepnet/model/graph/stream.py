@@ -61,7 +61,7 @@ def stream_refusal(net: Net) -> str | None:
 
 
 def wrong_operation(node: Node) -> str | None:
-    """Returns the reason why an operation has no meaning for a single step of a model; None if it has one."""
+    """Returns why an operation cannot run in a stream, which has single steps of a model; None if it can."""
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
