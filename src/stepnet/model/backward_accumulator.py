@@ -20,12 +20,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class BackwardAccumulator:
-    """The gradients of a section while its pieces run backward, from the last piece to the first.
+    """The gradients of a section (part of a net) while its pieces (ranges of steps) run from last to first.
 
     net: the net of the section.
     wanted: the positions of the inputs whose gradients are computed, initial memories last.
     seeds: the type and the cotangent of each floating-point result of the section; None stands for zeros.
-        Cotangents per row are copies, which `add` overwrites.
+        Cotangents per row (sequence of the batch) are copies, which `add` overwrites.
     memories: the cotangents of the memories after the next piece to run; they are the last arrays in `seeds`.
     totals: the gradients so far of the wanted inputs that are not memories.
     """
@@ -40,7 +40,8 @@ class BackwardAccumulator:
     def of(
         cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
     ) -> "BackwardAccumulator":
-        """Starts the accumulation, before the last piece runs.
+        """Starts to accumulate the gradients of a section (part of a net), before its last steps run
+        backward.
 
         outputs: the number of results of the net that are not memories.
         wanted: the positions of the inputs whose gradients are computed, initial memories last.
@@ -61,11 +62,11 @@ class BackwardAccumulator:
         return cls(net, tuple(wanted), tuple(seeds), memories, tuple(totals))
 
     def type_of(self, place: int) -> Type:
-        """The type of the net's input at a position."""
+        """Returns the type of the net's input at a position."""
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """The cotangents of the floating-point results of a piece, cut out of `seeds`."""
+        """Returns the result cotangents of a piece (range of steps), from which its backward pass starts."""
         return [
             zeros(type_, piece.call)
             if array is None
@@ -74,9 +75,10 @@ class BackwardAccumulator:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Adds the gradients of a piece to the totals, and passes its memory cotangents to the piece before.
+        """Adds the gradients of a piece (range of steps), and passes its memories' cotangents to the piece
+        before.
 
-        gradients: the results of the backward half for this piece, in the order of `wanted`.
+        gradients: the gradients of the inputs in `wanted`; those of initial memories are last.
         """
         for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
             where = piece.where(self.type_of(place))
@@ -91,7 +93,7 @@ class BackwardAccumulator:
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """Yields each gradient with the number of the value that it belongs to.
+        """Yields each gradient with the number of the value that it belongs to, after all pieces were added.
 
         values: for each input of the net, the number of its value in the whole net; None to skip the input.
         """
@@ -102,5 +104,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Whether the gradient of a value is a sum over pieces, as several pieces read the same entries."""
+    """Returns whether a value's gradient sums over pieces (ranges of steps), as several read the value."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

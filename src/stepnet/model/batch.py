@@ -27,13 +27,14 @@ MOST_BEGUN = LARGEST // 2
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of a call, as arrays, and the positions of their steps.
+    """The sequences of a call, as arrays, and the positions of their steps in them.
 
     structure: the structure of the inputs.
     arrays: for each input [total, features...], or the values of all inner sequences end to end.
     levels: the number of ragged levels of each array; 1 for a value per step.
     positions: the positions of the steps in the arrays.
-    like: the form of outputs per step: the deepest Ragged, or the first two sizes of the arrays.
+    like: the layout of outputs per step: the input with the most levels, if inputs are Raggeds; else their
+        first two sizes.
     """
 
     structure: Any
@@ -49,21 +50,22 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace: the structure, dtypes, features and levels of the inputs."""
+        """The cache key of a trace for these inputs: their structure, dtypes, features and levels."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "*" if single else skeleton(self.structure), *kinds
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s of the inputs as a step sees them, in the structure of the inputs."""
+        """The `Spec`s (features, dtype, inner levels) of the inputs in a step, in the inputs' structure."""
         pairs = zip(self.arrays, self.levels, strict=True)
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
     @classmethod
     def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
-        """The batch made from a caller's sequences; raises `InputError` where they do not fit together.
+        """Checks a caller's sequences and makes the batch; raises `InputError` if they do not fit together.
 
+        lengths: the lengths of padded sequences, or None.
         time_major: whether arrays are [time, batch, features...]; they are read in place.
         """
         named = list(named_leaves(sequences))
@@ -87,7 +89,7 @@ class Batch:
 
     @classmethod
     def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
-        """The batch of Raggeds, whose lengths must agree at all common levels.
+        """Makes the batch of Raggeds, whose lengths must agree at all common levels.
 
         named: the Raggeds with their names in `structure`.
         """
@@ -109,7 +111,7 @@ class Batch:
     def _of_arrays(
         cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
     ) -> "Batch":
-        """The batch of padded arrays, which are read in place; `lengths` excludes the padding.
+        """Makes the batch of padded arrays, which are read in place; `lengths` excludes the padding.
 
         named: the arrays with their names in `structure`.
         time_major: whether they are [time, batch, features...].
@@ -135,16 +137,16 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The form of a value with one entry per step: a Ragged of one level, or (batch, time)."""
+        """The layout of values with an entry per step: a Ragged of one level, or the first two sizes."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
 
     def like_input(self, output: Array, levels: int = 1) -> Any:
-        """An output in the form of the inputs: a `Ragged`, or an array [batch, time, ...].
+        """Returns an output in the layout of the inputs: a `Ragged`, or an array [batch, time, ...].
 
-        levels: the number of ragged levels of the output; 0 for one entry per sequence, which is returned as
-            it is.
+        levels: the number of ragged levels of the output; 0 for one entry per sequence, which is returned
+            unchanged.
         """
         if not levels:
             return output
@@ -157,10 +159,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Statics:
-    """The statics of a call: arrays with an entry per sequence, and static sequences.
+    """The statics of a call (values that each sequence has once): arrays per sequence, and static sequences.
 
-    specs: the `Spec`s in the step.
-    arrays: the arrays of the statics.
+    specs: their `Spec`s (features, dtype, name of the axis), in the structure of the statics.
+    arrays: the arrays of the statics; of a static sequence, the values of all sequences end to end.
     beside: the offsets of static sequences, by the name of their axis. Statics with the same lengths share an
         axis, so that keys and values can be combined.
     """
@@ -171,12 +173,12 @@ class Statics:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace: the structure and the `Spec`s of the statics."""
+        """The cache key of a trace for these statics: their structure and `Spec`s (features and dtypes)."""
         return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """The statics of a call with `count` sequences; raises `InputError` for another number of entries."""
+        """Checks the statics of a call; raises `InputError` unless each has `count` entries or sequences."""
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -199,7 +201,7 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """A copy of the statics whose axes have other names than those of other statics with other lengths.
+        """Renames axes whose names other statics use for sequences of other lengths; returns a copy.
 
         known: the offsets of all axes so far, by axis; the axes of these statics are added.
         """
@@ -211,6 +213,7 @@ class Statics:
             known[name], renamed[axis] = offsets, name
 
         def spec(spec: Spec) -> Spec:
+            """Returns a `Spec` with the new name of its axis."""
             return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
 
         beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
@@ -218,7 +221,7 @@ class Statics:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged has exactly one level and one sequence per row."""
+    """Raises `InputError` unless a static Ragged has one level and `count` sequences; `what` is its name."""
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -254,7 +257,10 @@ def check_same_lengths(first_name: str, first: Ragged, second_name: str, second:
 
 
 def checked_array(value: Any, what: str) -> Array:
-    """The value as a C-contiguous array of a dtype that stepnet knows."""
+    """Returns a value as a C-contiguous array; raises `InputError` for a dtype that steps do not support.
+
+    what: the name of the value in messages.
+    """
     if isinstance(value, Ragged):
         raise InputError(f"{what} is a Ragged among arrays; give all inputs as Raggeds or all as arrays")
     array = array_of(value, what)
@@ -263,7 +269,10 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """The lengths as int64; raises `InputError` unless there is one per sequence, from 0 to `time`."""
+    """Returns the argument `lengths` as int64; raises `InputError` unless it has one number per sequence.
+
+    count, time: the number of sequences, and the largest length.
+    """
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(
@@ -278,7 +287,10 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """The argument `begun` as int64 [count]: the number of steps that each sequence took in earlier calls."""
+    """Returns the argument `begun`, the steps that each sequence ran in earlier calls, as int64 [count].
+
+    Raises `InputError` for other values than whole numbers from 0.
+    """
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)
@@ -292,7 +304,12 @@ def begun_steps(begun: Any, count: int) -> Array:
 
 
 def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
-    """The argument `initial` as arrays, checked against the `Spec`s of the memory; None stands for zeros."""
+    """Checks the argument `initial` of a call against the memory; returns an array per memory, None for
+    zeros.
+
+    memory: the structure of the memory, with a `Spec` (features and dtype) for each array.
+    count: the number of sequences.
+    """
     expected = list(named_leaves(memory))
     if initial is None or (isinstance(initial, str) and initial == ZEROS):
         return [None] * len(expected)
@@ -312,15 +329,14 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
 
 
 def arranged_as(inputs: Any, declared: Any) -> Any:
-    """The inputs with their dicts in the order of the declared `Spec`s; unchanged if none are declared."""
+    """Returns inputs with their dicts in the order of the declared `Spec`s; unchanged for `declared=None`."""
     return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
 
 
 def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
     """Raises `InputError` for inputs whose structure or features differ from the declared ones.
 
-    declared: the declared `Spec`s; None accepts all inputs.
-    given: the `Spec`s of the inputs.
+    declared, given: the `Spec`s (features) of the declared and of the given inputs; None accepts all inputs.
     kind, owner: the words for the values and for the model in messages.
     """
     if declared is None:
@@ -337,12 +353,12 @@ def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "r
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
+    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters."""
     default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
 
 
 def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """The `Spec`s of memories or statics, with the dtype of inputs and parameters where they have none."""
+    """Returns `Spec`s of memories or statics; those without a dtype get the one of inputs and parameters."""
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

@@ -40,7 +40,7 @@ def beam_search(
     scores: Callable[[Any], Any] | None = None,
     engine: Asked = "auto",
 ) -> tuple[Ragged, Ragged]:
-    """The most probable sequences that follow each start, best first, and their log-probabilities.
+    """Finds the most probable sequences that follow each start, best first, and their log-probabilities.
 
     The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
     the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
@@ -82,7 +82,7 @@ def beam_search(
     front = writer.begin(start, initial, statics, stops)
     ahead, count = front.scores, len(front.scores)
     candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
-    aside = Aside(count, beams, most, penalty)
+    finished = Finished(count, beams, most, penalty)
     trail: Trail = []
     starts, logs = np.arange(count), np.zeros((count, 1))
     live: Live | None = None
@@ -90,24 +90,24 @@ def beam_search(
         known = candidates.known(ahead)
         best = candidates.going(known, logs)
         ending = [candidates.stopping(known, logs)] if len(stops) else []
-        aside.take(starts, ending if step < most else [*ending, best], step)
-        left, best = filled(aside.hopeful(starts, best), logs.shape[1])
+        finished.take(starts, ending if step < most else [*ending, best], step)
+        left, best = filled(finished.still_possible(starts, best), logs.shape[1])
         if step == most or not len(left):
             break
         starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
         if live is None:
             live = Live(writer, front, rows.reshape(-1))
         else:
-            live = gone_on(live, left, rows, logs.shape[1])
+            live = continued(live, left, rows, logs.shape[1])
         ahead, logs = writer.unchecked_scores(live.step(symbols), len(symbols)), best.logs
         trail.append((symbols, rows.reshape(-1)))
-    return aside.put_together(trail)
+    return finished.sequences(trail)
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The indices of the starts that continue, and their continuations, padded to at least `width` per start.
+    """Drops starts without continuations; returns the indices of the others, and their continuations.
 
-    A start with fewer continuations repeats its first one, with a log-probability of -inf.
+    width: the least number per start; a start with fewer repeats its first, with a log-probability of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -121,8 +121,11 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
     return left, Best(logs, rows, symbols)
 
 
-def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """Moves the rows of a stream after a step; returns another stream if the number of rows changes much.
+def continued(live: Live, left: Array, rows: Array, width: int) -> Live:
+    """Moves the memories of a beam search's sequences, which are rows of a stream, to those that continue
+    them.
+
+    Returns the stream, or another one if the number of rows changes much.
 
     left: the indices of the starts that continue.
     rows: for each of these starts, the rows whose memories its next rows continue from, [starts, beams].
@@ -148,8 +151,8 @@ ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8")
 NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
-class Aside:
-    """The best finished sequences of each start, in `kept` [starts, count], best first.
+class Finished:
+    """The best finished sequences of each start of a beam search, in `kept` [starts, count], best first.
 
     starts: the number of starts.
     beams: the largest number of sequences that are kept for each start.
@@ -158,11 +161,12 @@ class Aside:
     """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
+        """Starts with no finished sequences of any start."""
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """The ranks of sequences of a length, from their log-probabilities: log / length ** penalty."""
+        """Returns the ranks of sequences of a length from their log-probabilities: log / length**penalty."""
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
@@ -199,7 +203,7 @@ class Aside:
         self.kept = np.concatenate([self.kept, more], axis=1)
         self.kept[starts] = both
 
-    def hopeful(self, starts: Array, best: Best) -> Best:
+    def still_possible(self, starts: Array, best: Best) -> Best:
         """Sets the log-probability of continuations that cannot become results to -inf.
 
         Where a start has `beams` finished sequences, a continuation is dropped if it ranks below the worst of
@@ -211,8 +215,11 @@ class Aside:
         logs = np.where(self.ranked(best.logs, self.most) >= worst, best.logs, -np.inf)
         return Best(logs, best.rows, best.symbols)
 
-    def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Follows the trail back from each finished sequence; returns the sequences and their logs."""
+    def sequences(self, trail: Trail) -> tuple[Ragged, Ragged]:
+        """Assembles the finished sequences from the symbols of each step; returns them and their logs.
+
+        trail: for each step, the symbol of each row and the row of the previous step that it continues.
+        """
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

@@ -16,7 +16,7 @@ NONE = np.zeros(1, np.int64)
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """A Ragged without sequences, with these features and levels.
+    """Returns a Ragged without sequences of these features and levels, to trace a model without data.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -25,7 +25,7 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """The program of layers, traced without a call; raises `InputError` if inputs are not known yet."""
+    """Traces layers without a call, for inputs as declared or last seen; raises `InputError` if unknown."""
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):
@@ -34,6 +34,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     nested = any(spec.levels for spec in leaves(inputs))
 
     def blank(spec: Spec) -> Any:
+        """Returns an input without sequences: a Ragged if the model has inner sequences, else an array."""
         nothing = no_sequences(spec)
         return nothing if nested else nothing.values[None][:0]
 
@@ -41,7 +42,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Statics without entries, in the structure that the recurrences of a layer take."""
+    """Returns statics without entries, in the structure that the recurrences of a layer take."""
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):
@@ -50,6 +51,7 @@ def statics_of(layer: Layer) -> Any:
         return layer.together(parts)
 
     def blank(spec: Spec) -> Any:
+        """Returns one static without entries: a Ragged for a static sequence, else an array."""
         values = np.zeros((0, *spec.shape), spec.dtype)
         return Ragged(values, (NONE,)) if spec.axis else values
 

@@ -22,12 +22,13 @@ REDUCE = "sn.reduce makes one value of it"
 
 
 class Block(Builder):
-    """The net that a `with` block records. Its values can be used only until the end of the block.
+    """A net that is recorded by a `with` block. Its values can be used only until the end of the block.
 
-    finish: a function that is called at the end of the block, unless an error was raised.
+    finish: a function without arguments that is called at the end of the block, unless an error was raised.
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
+        """Makes a net without nodes, which the `with` block fills."""
         super().__init__()
         self.finish = finish
         self.begun = self.ended = False
@@ -35,12 +36,14 @@ class Block(Builder):
         self._captured: dict[tuple[int, int], Traced] = {}
 
     def __enter__(self) -> None:
+        """Begins the block; raises `StepError` for a second one."""
         self.check_unused()
         self.begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Ends the block: calls `finish`, or passes an error on with the user's line added to its message."""
         try:
             if error is None:
                 self.finish()
@@ -50,12 +53,16 @@ class Block(Builder):
             self.ended = True
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """Adds a node that applies `operation`; returns its number. Raises `StepError` after the block."""
+        """Adds a node that applies `operation` to the nodes `inputs`; returns its number in the net.
+
+        Raises `StepError` after the block. name, source: the name of the value and the user's line, for
+        messages.
+        """
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """Adds an input to the net, and returns its value."""
+        """Adds an input with these features and dtype to the net, and returns its value."""
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
         )
@@ -65,7 +72,10 @@ class Block(Builder):
     def take_from(self, other: Builder, what: str) -> None:
         """Records that a value of another block is used here, which makes that block the enclosing one.
 
-        Raises `StepError` if the other block cannot enclose this one. `what` names the value in messages.
+        other: the other block.
+        what: the name of the value in messages.
+
+        Raises `StepError` if the other block cannot enclose this one.
         """
         if other is self or other.is_inside(self):
             raise refuse(
@@ -79,13 +89,16 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """Adds a static to the net, a value that each sequence has once, and returns it."""
+        """Adds a static (a value that each sequence has once) to the net; returns its value in the net.
+
+        value: the array or the value of an enclosing block that a call passes.
+        """
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """The number of the static here that stands for a value of an enclosing block, added at first use.
+        """Returns the number of the input that stands here for an outer block's value; adds it at first use.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -105,9 +118,10 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """The number of a value with one entry per row; raises `StepError` for a value of an inner block.
+        """Returns the number of a value with one entry per row (sequence of the batch), to use it in this
+        block.
 
-        leaf: an array, or a value of this block or of an enclosing one.
+        leaf: an array, or a value of this block or of an enclosing one; one of an inner block is an error.
         what: its name in messages.
         """
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
@@ -126,19 +140,22 @@ class Block(Builder):
             raise refuse("a value of a block is used after the block has ended; make it an output of the rnn")
 
     def check_unused(self) -> None:
-        """Raises `StepError` if the block was begun before."""
+        """Raises `StepError` if the block was entered before, as a block can be written only once."""
         if self.begun:
             raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
 
     def check_open(self, what: str) -> None:
-        """Raises `StepError` outside the block; `what` names the call that belongs inside."""
+        """Raises `StepError` outside the `with` block.
+
+        what: the name of the call that belongs inside, for the message.
+        """
         if not self.begun:
             raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
         if self.ended:
             raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
 
     def why_not(self) -> str:
-        """The reason why the block cannot be run, as a message."""
+        """Returns the reason why the recurrence of this block cannot be called, as an error message."""
         if not self.begun:
             return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
         if not self.ended:
@@ -147,12 +164,13 @@ class Block(Builder):
 
 
 class Memory:
-    """A memory of a block, as `RNNOp.add_memory` returns it.
+    """A memory of a block, as `RNNOp.add_memory` returns it: a value that each step passes to the next.
 
     init: the values before the first step; None for zeros.
     """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
+        """Adds the memory to the net of a block, with the place in the user's code for error messages."""
         self.block = block
         self.name = name
         self.spec = spec
@@ -163,7 +181,7 @@ class Memory:
         self._updated = ""
 
     def pre_state(self) -> Traced:
-        """The memory before this step, [rows, features...]."""
+        """Returns the value of the memory before this step, [rows, features...]."""
         self.block.check_open(f"pre_state() of `{self.name}`")
         return self._before
 
@@ -187,7 +205,7 @@ class Memory:
         self._new, self._updated = value, user_line()
 
     def _advice(self, new: Type) -> str:
-        """A hint at the likely mistake in an update of another shape or dtype; empty if there is none."""
+        """Returns a hint at the likely mistake in an update with the type `new`; empty if there is none."""
         if new.shape == self.spec.shape:
             return " (cast it with .astype, or add the memory with that dtype)"
         if self.init is None and new.shape == self.spec.shape[1:]:
@@ -195,7 +213,7 @@ class Memory:
         return ""
 
     def new_state(self) -> Traced:
-        """The value that the memory was updated with.
+        """Returns the value that the memory was updated with.
 
         Raises:
             StepError: Before the update.
@@ -207,29 +225,30 @@ class Memory:
         return self._new
 
     def before_all(self, count: int | None) -> Any:
-        """The values before the first step: `init`, or zeros for `count` sequences.
+        """Returns the values before the first step: `init`, or zeros for `count` sequences.
 
-        Without a count, zeros are those of a single row.
+        count: the number of sequences; None for zeros of a single row without a batch axis.
         """
         if self.init is not None:
             return self.init
         return np.zeros(self.spec.shape if count is None else (count, *self.spec.shape), self.spec.dtype)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
+        """Raises `StepError`, so that NumPy does not take the memory for an array."""
         raise refuse(f"`{self.name}` is a memory, not a value; `pre_state()` is its value before the step")
 
 
 def numbered(name: str, before: int) -> str:
-    """The name of a further value of a kind, by the number of values before it: x, x2, x3."""
+    """Returns the name of the next value of a kind, given the number of values before it: x, x2, x3."""
     return f"{name}{before + 1}" if before else name
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A step function that runs a recorded net.
+    """A step function that runs a recorded net, so that `RNN` can trace a step written as a block.
 
-    net: the net. Its inputs are found by name; its results are the outputs, the next memories and the named
-        values, in this order.
+    net: the recorded net. Its inputs are found by name; its results are the outputs, the next memories and
+        the named values, in this order.
     output_num: the number of outputs.
     names: the names of the named values.
     """
@@ -242,7 +261,10 @@ class Replay:
     def __call__(
         self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
-        """Copies the net into the one that is being traced; returns the outputs and the next memories."""
+        """Copies the recorded net into the net that is being traced; returns its outputs and next memories.
+
+        x, memory, statics: values of the net that is being traced, by the names of the recorded net's inputs.
+        """
         net, output_num = self.net, self.output_num
         given = {**x, **memory, **(statics or {})}
         builder = next(iter(given.values())).builder

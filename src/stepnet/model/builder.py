@@ -65,7 +65,7 @@ Array = np.ndarray
 
 
 def create_rnn_op(output_num: int = 1) -> "RNNOp":
-    """A recurrence whose step is written in its `stepnet()` block.
+    """Returns a recurrence whose step is to be written in its `stepnet()` block.
 
     Args:
         output_num: The number of its outputs.
@@ -94,6 +94,7 @@ class RNNOp:
     """
 
     def __init__(self, output_num: int = 1) -> None:
+        """Makes a recurrence with `output_num` outputs; its `stepnet()` block adds the step."""
         self.output_num = whole(output_num, "output_num is how many outputs there are, 1 or more", 1)
         self._block = Block(self._finish)
         self._inputs: dict[str, Any] = {}
@@ -107,14 +108,15 @@ class RNNOp:
     # ---- in the block
 
     def stepnet(self) -> "Block":
-        """The block in which the step is written: `with rnn.stepnet():`, exactly once."""
+        """Returns the block in which the step is written: `with rnn.stepnet():`, exactly once."""
         self._block.check_unused()
         return self._block
 
     def add_input(self, X: Any, level: int = 0) -> Traced:
-        """Adds an input of the step: a slice of X, [rows, features...], or a sequence for nested sequences.
+        """Adds sequences as an input of the step; returns the value that each step reads.
 
-        Several inputs have the same lengths.
+        This value is one element of X, [rows, features...], or an inner sequence if X is nested. All inputs
+        must have the same lengths.
 
         Args:
             X: A `Ragged`, or an array [batch, time, features...]. In a block inside another one: a sequence
@@ -129,7 +131,7 @@ class RNNOp:
         """
         self._block.check_open("add_input")
         check_sequences(X)
-        self._take(X, "an input")
+        self._record_kind(X, "an input")
         check_level(X, level)
         name = numbered("x", len(self._inputs))
         inputs = {**self._inputs, name: X}
@@ -145,7 +147,7 @@ class RNNOp:
         return self._block.declared(name, specs[name])
 
     def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> Memory:
-        """Adds a memory, which each step passes to the next. Give exactly one of `init` and `shape`.
+        """Adds a memory, whose value each step passes to the next. Give exactly one of `init` and `shape`.
 
         Args:
             init: The values before the first step, [batch, features...]; the memory has their dtype. In a
@@ -167,52 +169,55 @@ class RNNOp:
             default = promoted_float(spec.dtype for spec in self._specs.values())
             first, spec = None, Spec(shape, default if dtype is None else dtype)
         else:
-            first, spec = self._row(init, f"init of `{name}`")
+            first, spec = self._checked_row(init, f"init of `{name}`")
         self._memories[name] = Memory(self._block, name, spec, first)
         return self._memories[name]
 
     def add_static(self, value: Any) -> Traced:
-        """Adds a value that each sequence has once and every step sees.
+        """Adds a value that each sequence has once and every step sees; returns it as a value of the step.
 
         Args:
             value: An array [batch, features...]. In a block inside another one: a value of the outer block,
                 which may also be used directly.
         """
         self._block.check_open("add_static")
-        first, spec = self._row(value, f"`{numbered('static', len(self._block.statics))}`")
+        first, spec = self._checked_row(value, f"`{numbered('static', len(self._block.statics))}`")
         if isinstance(first, Traced):
             return Traced(self._block, lifted(self._block, first, ()))
         return self._block.static(first, spec)
 
     def index(self) -> Traced:
-        """The number of earlier steps of the sequence, an int64 per row."""
+        """Returns the number of earlier steps of each sequence, an int64 per row (sequence of the batch)."""
         self._block.check_open("index")
         return Traced(self._block, self._block.add("index", source=user_line()))
 
-    def _row(self, value: Any, what: str) -> tuple[Any, Spec]:
-        """An array with an entry per sequence, or a value of the enclosing block, with its `Spec`.
+    def _checked_row(self, value: Any, what: str) -> tuple[Any, Spec]:
+        """Checks a value with one entry per sequence; returns it with its `Spec` (features and dtype).
 
-        what: the name of the value in messages.
+        value: an array [batch, features...], or a value of the block around this one.
+        what: the name of the value in error messages.
         """
         if isinstance(value, Ragged):
             raise refuse(f"{what} is a Ragged; here it is an array, one entry for each sequence")
         if isinstance(value, Traced):
-            self._take(value, what)
+            self._record_kind(value, what)
             if len(value.type.extent) > 1:
                 raise refuse(f"{what} is a sequence at each step of the block around; {REDUCE}")
             if value.is_constant:
                 value = apply("expand", value, extent=ROWS)
             return value, Spec(value.type.shape, value.type.dtype)
         array = checked_array(array_of(value, what), what)
-        self._take(array, what)
+        self._record_kind(array, what)
         if self._count is not None:
             check_rows(what, array, self._count)
         return array, spec_of(array)
 
-    def _take(self, value: Any, what: str) -> None:
-        """Records whether arguments are arrays or values of an enclosing block; raises `StepError` if mixed.
+    def _record_kind(self, value: Any, what: str) -> None:
+        """Records whether the block is given arrays or values of an enclosing block; raises `StepError` if
+        mixed.
 
-        what: the name of the argument in messages.
+        value: an input, initial memory or static.
+        what: its name in error messages.
         """
         kind = "a value of a block" if isinstance(value, Traced) else "an array"
         if self._given not in (None, kind):
@@ -245,7 +250,11 @@ class RNNOp:
             self._outputs.append(value if known else Traced(self._block, self._block.row(value, what)))
 
     def _finish(self) -> None:
-        """Makes the recurrence from the recorded net; called at the end of the block."""
+        """Makes the `RNN` from the recorded net; called at the end of the block.
+
+        Raises `StepError` if the block has no input or memory, or another number of outputs than
+        `output_num`.
+        """
         if not self._inputs:
             raise refuse("the block has no input: x = rnn.add_input(X)")
         if not self._memories:
@@ -271,7 +280,7 @@ class RNNOp:
 
     @property
     def recurrence(self) -> RNN:
-        """The `RNN` that the block made: its net, plan and explain().
+        """The `RNN` that the block made, to look at its net and plan.
 
         Its inputs are {"x": X, "x2": ...}, its memory {"memory": ...}, its statics {"static": ...} or None.
         """
@@ -280,7 +289,8 @@ class RNNOp:
         return self._recurrence
 
     def __call__(self, output_all_steps: bool = True, engine: Asked = "auto") -> Any:
-        """The output at every step, or a tuple of several, in the form of the inputs.
+        """Runs the recurrence; returns the output at every step in the form of the inputs, or a tuple of
+        outputs.
 
         An rnn whose inputs are values of an outer block is called in that block and returns values of it.
 
@@ -305,16 +315,17 @@ class RNNOp:
         return outputs
 
     def __array__(self, *_: Any, **__: Any) -> Any:
+        """Raises `StepError`, so that NumPy does not take the recurrence for an array."""
         raise refuse("an rnn is no value; call it for its outputs: rnn()")
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """A value of the net of `builder`, for a value of that net or of a net around it, or for an array."""
+    """Returns a value of `builder`'s net that stands for an array or a value of that or an enclosing net."""
     return Traced(builder, lifted(builder, value, ()))
 
 
 def check_sequences(X: Any) -> None:
-    """Raises an error unless X is one Ragged, array, or value of a step."""
+    """Raises an error unless the argument of `add_input` is one Ragged, array, or value of a step."""
     if skeleton(X) != "*":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
@@ -325,7 +336,7 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises an error unless X is sequences and `level` is its outermost level."""
+    """Raises an error unless `level` is the outermost level of the sequences X; the innermost one is 0."""
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -341,13 +352,16 @@ def check_level(X: Any, level: Any) -> None:
 
 
 def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
-    """The `Spec`s of Raggeds or arrays as a step sees them, and the number of sequences."""
+    """Returns the `Spec`s (features and dtype) of named Raggeds or arrays, and the number of sequences."""
     batch = Batch.of(inputs, None)
     return batch.specs, batch.count
 
 
 def check_rows(what: str, array: Any, count: int) -> None:
-    """Raises `InputError` unless an array has exactly `count` entries; None passes."""
+    """Raises `InputError` unless an array has exactly `count` entries; None passes.
+
+    what: the name of the array in the message.
+    """
     if array is not None and (array.ndim < 1 or len(array) != count):
         raise InputError(
             f"{what} is {list(array.shape)}; its first axis should be the {count} sequences of the inputs"
@@ -355,18 +369,22 @@ def check_rows(what: str, array: Any, count: int) -> None:
 
 
 def variables_of(block: Block) -> dict[str, Traced]:
-    """The values of a block by the names of the user's variables; a memory stands for its new value."""
+    """Returns the values of a block by the names of the user's variables, so that `trace_steps` can show
+    them.
+
+    A variable that holds a memory stands for the memory's new value.
+    """
     frame = user_frame()
     named: dict[str, Traced] = {}
-    for name, held in () if frame is None else frame.f_locals.items():
-        value = held.new_state() if isinstance(held, Memory) and held.block is block else held
+    for name, variable in () if frame is None else frame.f_locals.items():
+        value = variable.new_state() if isinstance(variable, Memory) and variable.block is block else variable
         if isinstance(value, Traced) and value.builder is block:
             named[name] = value
     return named
 
 
 def spec_of(array: Array) -> Spec:
-    """The `Spec` of an array [rows, features...]."""
+    """Returns the `Spec` (features and dtype) of an array [rows, features...], for a traced input."""
     return Spec(array.shape[1:], array.dtype)
 
 
@@ -374,7 +392,7 @@ def spec_of(array: Array) -> Spec:
 
 
 def matmul(W: Any, x: Any) -> Any:
-    """The product W x of a parameter and the x of each row, as a formula on column vectors writes it.
+    """Returns the product W x for the vector x of each row, as a formula on column vectors writes it.
 
     `np.matmul` needs x @ W.T for the same product.
 
@@ -403,7 +421,7 @@ def matmul(W: Any, x: Any) -> Any:
 
 
 def add_two(a: Any, b: Any) -> Any:
-    """The sum a + b, as PaddlePaddle's design names it."""
+    """Returns the sum a + b, under its name in PaddlePaddle's design."""
     return a + b
 
 
@@ -411,7 +429,7 @@ def add_two(a: Any, b: Any) -> Any:
 
 
 def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine: Asked = "auto") -> Any:
-    """The outputs of `body` at every step of `inputs`, and the last state: (outputs, state).
+    """Runs `body` at every step of `inputs`; returns its outputs and the last state, (outputs, state).
 
     This is MXNet's `foreach` with other axes. There time is the first axis, and the others are the body's.
     Here the batch is first and time second, so that sequences may have different lengths and no result
@@ -436,10 +454,12 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         raise InputError("a loop carries a state from step to step; give its arrays [batch, features...]")
 
     def step(x: Any, memory: Any, params: None) -> Any:
+        """Calls the body in the form that `RNN` expects, without parameters."""
         return body(x, memory)
 
     return scan(step, state, inputs, engine=engine)
 
 
 def __dir__() -> list[str]:
+    """Lists the public names of the module."""
     return sorted(__all__)

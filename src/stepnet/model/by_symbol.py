@@ -31,14 +31,14 @@ MOST_BYTES = 8 * 2**20
 def symbol_tables(
     plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
 ) -> Mapping[int, Array]:
-    """Tables of values of a plan's net for all symbols: by the number of the value, an array [symbols, ...].
+    """Computes, for all symbols, the values that a layer computes from its input before its loop.
 
-    The result is empty if no matrix product would be saved, if the tables are too large, or if some symbols
-    cannot be fed.
+    Returns an array [symbols, ...] by the number of each value in the plan's net. It is empty if no matrix
+    product would be saved, if the tables are too large, or if some symbols cannot be fed.
 
     plan: the plan of the first layer.
     params: the parameters of the plan.
-    feed: the function from symbols to inputs.
+    feed: the conversion from symbols to inputs.
     symbols: the number of symbols.
     stops: the symbols that end a sequence and are never fed.
     engine: the engine that computes the tables.
@@ -64,13 +64,13 @@ def symbol_tables(
 
 
 def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
-    """The program that computes tables: in one step, a row goes from its symbol to values of a plan's net.
+    """Makes the program that computes tables: one step maps the symbol of a row to values of a plan's net.
 
     The symbol and the values are memories of the recurrence. Work from memories to memories stays in the
     loop, so no pass splits it differently than in the plan.
 
     params: the parameters of the plan.
-    feed: the function from symbols to inputs.
+    feed: the conversion from symbols to inputs.
     wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends
@@ -92,7 +92,7 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
 
 
 def program_of(recur: Recur, params: Sequence[Array]) -> Program:
-    """The program of a recurrence with these parameters, whose first operand is its only sequence."""
+    """Returns the program that runs a recurrence, with these parameters, over its first operand."""
     builder, body = Builder(), recur.body
     types = [body.type_of(number) for number in body.inputs]
     types[0] = types[0].at(STEPS)

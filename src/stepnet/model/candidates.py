@@ -42,15 +42,15 @@ LOWEST = np.finfo(np.float64).min
 class Known:
     """Scores [rows, symbols], and the columns that the net computes from them, [rows, 2 + groups].
 
-    The first two columns are highest and norm: the log of a symbol is score - highest - norm. The others are
-    tops: the highest log of each group of symbols, without the symbols that stop.
+    The first two columns are highest and norm: the log of a symbol is score - highest - norm. Each further
+    column is the highest log of a group of symbols, without the symbols that stop.
     """
 
     scores: Array
     columns: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The log-probabilities [count, ...] of sequences continued by one symbol.
+        """Returns the log-probabilities [count, ...] of sequences continued by one symbol.
 
         places: the positions of the symbols among all scores, [count, ...].
         rows: the row of each entry of `places`, [count].
@@ -63,10 +63,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Best:
-    """The best continuations of each start by one symbol, as arrays [starts, count].
+    """The best continuations of each start of a beam search by one symbol, as arrays [starts, count].
 
     logs: their log-probabilities; -inf where a start has fewer continuations.
-    rows: the rows that they continue.
+    rows: the indices of the sequences that they continue.
     symbols: the symbols that they add.
     """
 
@@ -76,7 +76,7 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """The continuations of several parts, concatenated for each start."""
+        """Concatenates, for each start, the continuations of several parts, such as stopping ones."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 
@@ -92,6 +92,7 @@ class Candidates:
     """
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
+        """Divides the symbols into groups; the search skips a group whose maximum is too low."""
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
         self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
         self.members = np.arange(0, symbols, self.groups)
@@ -103,7 +104,11 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """The scores with their norms and group maxima; raises `InputError` unless all maxima are finite."""
+        """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
+        group.
+
+        Raises `InputError` if a row has no finite maximum.
+        """
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -122,11 +127,11 @@ class Candidates:
         return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """The best continuations that do not stop, at most `beams` per start, best first.
+        """Returns the best continuations that do not stop, at most `beams` per start, best first.
 
         Equal continuations are ordered by row, then by symbol.
 
-        logs: the log-probabilities of the rows, [starts, width].
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
         """
         starts, width = logs.shape
         tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
@@ -135,7 +140,7 @@ class Candidates:
             order = best_of(tops, self.beams)
             rows, symbols = np.divmod(order, self.symbols)
             return Best(tops[each, order], rows + each * width, symbols)
-        places, totals = self.reaching(known, logs, tops)
+        places, totals = self.possibly_best(known, logs, tops)
         start = places // (width * self.symbols)
         order = np.lexsort((places, -totals, start))
         counts = np.bincount(start, minlength=starts)
@@ -147,10 +152,11 @@ class Candidates:
         kept[start, column], best[start, column] = places[order], totals[order]
         return Best(best, *np.divmod(kept, self.symbols))
 
-    def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """A superset of the best continuations: their positions among all scores, by start, and their logs.
+    def possibly_best(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
+        """Finds a superset of the best continuations; returns their positions among all scores, and their
+        logs.
 
-        logs: the log-probabilities of the rows, [starts, width].
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].
         """
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
@@ -161,7 +167,10 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """All continuations by a stop symbol, of rows with these log-probabilities."""
+        """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
+
+        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
+        """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
@@ -169,7 +178,7 @@ class Candidates:
 
 
 def best_of(totals: Array, count: int) -> Array:
-    """The indices of the `count` highest values of each row, highest first; equal values keep their order.
+    """Returns the indices of each row's `count` highest values, highest first; equal values keep their order.
 
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]
@@ -180,12 +189,12 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """The number of groups of symbols: near twice the square root, so that groups are few and small."""
+    """Returns the number of groups of symbols: near twice the square root, so groups are few and small."""
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """The `count`-th highest value of each row; -inf for rows with fewer values.
+    """Returns the `count`-th highest value of each row; -inf for rows with fewer values.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]
@@ -196,8 +205,9 @@ def floor_of(tops: Array, count: int) -> Array:
 
 @lru_cache(maxsize=32)
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
-    """A recurrence from scores [rows, symbols] of a dtype to the columns of `Known`, [rows, 2 + groups].
+    """Makes a recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups].
 
+    dtype: the dtype of the scores.
     groups: the number of groups of symbols.
     stops: the symbols that end a sequence.
     """
@@ -205,6 +215,7 @@ def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> R
     even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
+        """Computes the highest score, the norm and the highest log of each group."""
         going = np.where(stopping, -np.inf, scores) if stops else scores
         tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
         over = symbols - even

@@ -28,9 +28,13 @@ Array = np.ndarray
 
 
 def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
-    """The gradient with respect to the inputs at the positions `wanted`, in sections that run in pieces."""
+    """Prepares a gradient that saves few values: parts of the net (sections) run in pieces of a few steps.
+
+    wanted: the positions of the inputs whose gradients are computed.
+    """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
+        """Makes the programs of a section (part of a net): in pieces if it has memories, else at once."""
         return (InPieces if section.memories else AtOnce).of(section, places)
 
     return Sectioned.of(net, wanted, sections(net), run_of)
@@ -38,11 +42,12 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
 
 @dataclass(frozen=True)
 class InPieces:
-    """A section that runs in pieces.
+    """A section of a net that runs in pieces of some steps, so that few values are saved at a time.
 
-    forward: the section.
+    section: the part of the net, with one recurrence direction.
+    forward: the program of the section.
     again: recomputes the values of a piece that the backward half reads; None if it reads none.
-    backward: the gradients of a piece.
+    backward: computes the gradients of a piece.
     saved: for each value that `backward` reads, its position among the results of `again`.
     wanted: the positions of the inputs whose gradients `backward` computes, memories last.
     counts: whether steps read the step index.
@@ -58,7 +63,7 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """The programs of a section, for the gradients of its memories and of some of its inputs.
+        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
         wanted: the positions of these inputs.
         """
@@ -75,11 +80,12 @@ class InPieces:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns: one per memory."""
+        """The number of arrays that `run` returns for the backward pass: one per memory."""
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
-        """New arrays with the initial memories of the section, which a run may overwrite.
+        """Returns new arrays with the initial memories of the section (part of a net), which a run may
+        overwrite.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -92,13 +98,17 @@ class InPieces:
         return made
 
     def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
-        """The pieces of a call in the order of the recurrence; with `back`, in the opposite order."""
+        """Yields the pieces (ranges of steps) of a call in the order of the loop; with `back`, in reverse."""
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section piece by piece: adds its results to `values`, and returns its checkpoints.
+        """Runs the section piece by piece (by ranges of steps): adds its results to `values`; returns
+        checkpoints.
 
         The checkpoints are one array per memory, with the values before each piece but the first, end to end.
+
+        values: the arrays by their numbers in the whole net.
+        way: the call, the piece size and the engines.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
@@ -121,19 +131,21 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
-        The pieces run backward, and the values that each saves are recomputed.
+        The pieces (ranges of steps) run backward, and the values that each needs are recomputed.
 
         values: the arrays by their numbers in the whole net.
-        known: the nonzero cotangents of the section's results.
+        known: the nonzero cotangents of the section's results, by number.
         kept: the checkpoints that `run` returned.
+        way: the call, the piece size and the engines.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
         cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
-        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
+        accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
         *again, backward = [
             BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs
@@ -147,14 +159,14 @@ class InPieces:
             end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
             results = [array for run in again for array in run(arrays, piece.call, separate_outputs=0)]
             saved = [results[place] for place in self.saved]
-            turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
+            accumulator.add(piece, backward([*arrays, *accumulator.cotangents(piece), *saved], piece.call))
         for bound in (*again, backward):
             bound.release()
         begins = [memory.begins for memory in section.memories]
-        return turn.gradients([*section.reads, *begins])
+        return accumulator.gradients([*section.reads, *begins])
 
 
 def counts_steps(net: Net) -> bool:
-    """Whether a recurrence of a net reads the step index."""
+    """Returns whether a recurrence of a net reads the step index, so that pieces of a call must pass it."""
     bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
     return any(node.operation == "index" for body in bodies for node in body.nodes)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Combination(Combined):
-    """Layers or directions that run as one: a `Stack` or a `Bidirectional`."""
+    """Layers or directions that run as one model: the base class of `Stack` and `Bidirectional`."""
 
     # ---- running them
 
     @computed_once
     def programs_as_one(self) -> LayerPrograms[Combined]:
-        """The programs that run all parts as one net, one for each kind of call."""
+        """The programs that run all parts as one net, one for each kind of call (dtypes, features, mask)."""
         return LayerPrograms(self)
 
     def __call__(
@@ -48,7 +48,7 @@ class Combination(Combined):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """The outputs, and the final memories of each part.
+        """Runs the parts as one net; returns the outputs, and the final memories of each part.
 
         The arguments and errors are those of `RNN.__call__`. `initial`, `statics` and the final memories have
         one entry per part: those of a `Stack` are tuples with one entry per layer, those of a `Bidirectional`
@@ -78,7 +78,7 @@ class Combination(Combined):
         engine: Asked,
         **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """Runs each part by a call of its own; returns the outputs and the final memories.
+        """Runs each part by its own call; returns the outputs and the final memories.
 
         Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
         are then known only after the layers below have run.
@@ -104,7 +104,7 @@ class Combination(Combined):
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> Any:
-        """The value of every named variable at every step, of all parts.
+        """Runs all parts and returns the value of every named variable at every step, for debugging.
 
         The arguments and errors are those of `RNN.trace_steps`.
 
@@ -138,19 +138,19 @@ class Combination(Combined):
 
     @property
     def program(self) -> LayersProgram:
-        """The program for the first recurrence's declared inputs; raises `InputError` if it has none."""
+        """The compiled program for the latest or declared inputs; raises `InputError` if they are unknown."""
         return blank_program(self.programs_as_one)
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """The checked arguments of a call without further arguments, with the program that runs them."""
+        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call without its final memories; last_only: as for a call."""
+        """Runs the parts; returns the outputs without final memories, with `last_only` only the last ones."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
-        """A copy of the layers with other parameters.
+        """Returns a copy of the layers with other parameters.
 
         Args:
             params: The new parameters, one entry per part: a tuple for a `Stack`, {"forward": ...,
@@ -176,16 +176,19 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """The schedules that a call runs; where sequences may end early, one for each recurrence."""
+        """Returns the schedules (parts with plans) that a call runs, in order.
+
+        Where sequences may end early, there is one for each recurrence, as each runs by its own call.
+        """
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """The sections of the text of `explain`: the plan of each part under its name.
+        """Returns the sections of the text of `explain`: the plan of each part under its name.
 
-        With the size of a call, they begin with the parts that run at the same time. Parts whose sequences
-        may end early run one by one.
+        size: the size of a call, for which the parts that run at the same time are listed first. Parts whose
+            sequences may end early run one by one.
         """
         from stepnet.explain.document import TitledSection  # late: calls do not need it
         from stepnet.explain.facts import choice
@@ -199,7 +202,7 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """The sections of `explain` with the plan of each part, under the name of the part."""
+        """Returns the text of `explain` for the combination: the plan of each part under its name."""
         from stepnet.explain.document import headed  # late: calls do not need it
 
         made: list[TitledSection] = []

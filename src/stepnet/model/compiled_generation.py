@@ -51,7 +51,7 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """The program of the recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+    """A compiled recurrence that generates symbols, and the `Spec`s (features, dtypes) of its memories."""
 
     program: Program
     memories: list[Any]
@@ -62,7 +62,7 @@ KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = W
 
 @dataclass(frozen=True)
 class Wired:
-    """A feedback recurrence for the sequences of a front: its program, initial memories and statics."""
+    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics."""
 
     program: Program
     memories: list[Array]
@@ -70,7 +70,11 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """Compiles the feedback recurrence, or returns the reason why Python is needed between two steps."""
+        """Compiles the recurrence that generates symbols, or returns why Python must run the steps.
+
+        front: the state of the sequences after their given first symbols.
+        choice: the rule by which symbols are chosen from scores.
+        """
         feed, rows = writer.feed, len(front.scores)
         reason = refused(writer, choice.symbols, choice.sampler)
         if reason is not None or not isinstance(feed, Feed):
@@ -80,7 +84,7 @@ class Wired:
         key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
         made = kept.get(key)
         if made is None or not same_table(feed, made.program):
-            made = made_for(writer, feed, parts, choice)
+            made = compiled_generation(writer, feed, parts, choice)
             if isinstance(made, str):
                 return made
             put_latest(kept, key, made, MOST_KEPT)
@@ -93,7 +97,7 @@ class Wired:
 
 
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
-    """The reason why the arguments of a generation need Python between two steps; None if they do not.
+    """Returns the reason why a generation needs Python between two steps; None if it can be compiled.
 
     symbols: the number of symbols.
     sampler: the argument of `generate`.
@@ -112,7 +116,7 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """The programs of all layers; if one is not a step of a net that a single plan runs, the reason."""
+    """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence."""
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:
@@ -134,12 +138,12 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
     return programs
 
 
-def made_for(
+def compiled_generation(
     writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
 ) -> CompiledGeneration | str:
-    """Compiles the recurrence that writes symbols; returns the reason if it needs Python between two steps.
+    """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
 
-    feed, choice: the functions from symbols to inputs and from scores to symbols.
+    feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
     parts: the recurrences of all layers.
     """
     programs = programs_of(parts, writer)
@@ -159,7 +163,7 @@ def made_for(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Whether a program was made with the rows that the table of the feed has now."""
+    """Returns whether a cached program still has the values of the feed's table, which may change."""
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
@@ -174,28 +178,29 @@ def write(
     most: int,
     draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
-    """Writes symbols in machine code until each row has ended or has `most` more symbols.
+    """Generates symbols in machine code until each row (sequence) has ended or has `most` more symbols.
 
     Returns pairs (rows, symbols) in the order in which they were written; None if a score is not finite,
     which raises an error where the steps run one by one.
 
-    first: the first symbol of each of these rows.
-    rows: the indices of the sequences in the front.
+    wired, front: the compiled recurrence, and the state of the sequences after their given first symbols.
+    first: the first generated symbol of each of these rows.
+    rows: the indices of the sequences in `front`.
     most: the largest number of symbols of a row after the first.
     draw: draws random numbers for rows and steps; None if the highest score is chosen.
     """
     bound = wired.program.bound(ENGINE)
     memories = [memory[rows] for memory in wired.memories]
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
-    still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
+    statics, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
     until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
     steps = 0
     while len(rows):
         lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
         random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
-        no = np.zeros(len(rows), bool)
-        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, until)
+        all_false = np.zeros(len(rows), bool)
+        call = call_of(random, lengths, [*memories, symbol, begun, all_false, all_false], statics, until)
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():
@@ -208,13 +213,13 @@ def write(
         written[rows] += used
         left = np.flatnonzero(~done & (written[rows] < most))
         memories = [memory[left] for memory in memories]
-        still = [static[left] for static in still]
+        statics = [static[left] for static in statics]
         symbol, begun, rows = symbol[left], step[left], rows[left]
     return result
 
 
 def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
-    """The number of steps of each row in the next call, and the largest number of steps of a row.
+    """Returns the number of steps of each row in the next call, and the largest number of steps of a row.
 
     left: the number of symbols that each row may still get.
     before: the largest number of steps of a row in the call before; 0 for the first call.
@@ -235,7 +240,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """The indices of the next steps of rows that have written this many symbols after the first."""
+    """Returns the step numbers of the next `lengths` symbols of rows that have `written` after the first."""
     return positions_of(written + 1, lengths)
 
 
@@ -243,19 +248,19 @@ def call_of(
     random: Array | None,
     lengths: Array,
     initial: list[Array | None],
-    still: list[Array],
+    statics: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
-    """The call that runs `lengths` steps of each row.
+    """Makes the call that runs `lengths` steps of each row.
 
     random: a random number per step; None if nothing is drawn.
     initial: the memories before these steps.
-    still: the statics.
+    statics: the values that each row has once.
     until: the condition by which rows end; None if the engine does not check it.
     """
     if random is None and until is not None:  # nothing reads the inputs: one number stands for all
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
-        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, still, until=until)
+        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, statics, until=until)
     positions = Positions.end_to_end(offsets_of(lengths))
     numbers = np.zeros(positions.total, bool) if random is None else random
-    return Call(positions, [numbers], initial, still, until=until)
+    return Call(positions, [numbers], initial, statics, until=until)

@@ -63,6 +63,7 @@ class Bidirectional(Combination):
     layers: tuple[RNN | Combined, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Checks the arguments; raises `InputError` for a layer that runs in the other direction."""
         checked_merge(self.merge)
         object.__setattr__(self, "layers", (self.forward, self.backward))
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
@@ -80,15 +81,15 @@ class Bidirectional(Combination):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the directions in messages."""
+        """The names of the directions in error messages."""
         return "the forward direction", "the backward direction"
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """A copy with other directions, and with the report of a quantization."""
+        """Returns a copy with other directions, and with the report of a quantization."""
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...} into two entries; raises `InputError` for other values."""
+        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others."""
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -98,19 +99,19 @@ class Bidirectional(Combination):
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 
     def together(self, values: list[Any]) -> dict[str, Any]:
-        """The values of both directions, as a dict."""
+        """Returns the values of both directions as a dict with the keys "forward" and "backward"."""
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The sequences of the call, over which both directions run."""
+        """Returns the sequences of the call, which both directions read; the outputs so far are ignored."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """True: the last outputs of both directions are merged."""
+        """Returns True: a call for last outputs needs those of both directions."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The merged outputs of both directions; raises `InputError` if these end at different steps."""
+        """Merges the outputs of both directions; raises `InputError` if these end at different steps."""
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -150,6 +151,7 @@ class Stack(Combination):
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
+        """Checks the layers; raises `InputError` for none, and for a value that is not a layer."""
         if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
@@ -162,7 +164,7 @@ class Stack(Combination):
             recurrences(layer, f"layer {place}")
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """The recurrences that a stream steps; raises `InputError` for a layer that has no stream."""
+        """Returns the recurrences that a stream runs; raises `InputError` for a layer that has no stream."""
         from stepnet.model.streams.layers import Layers  # late: few processes have streams
 
         parts: list[StreamedRecurrence | Layers] = []
@@ -175,15 +177,15 @@ class Stack(Combination):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the layers in messages."""
+        """The names of the layers in error messages."""
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
-        """A stack of other layers, with the report of a quantization."""
+        """Returns a stack of other layers, with the report of a quantization."""
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple into one entry per layer; raises `InputError` for another number of entries."""
+        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count
@@ -194,19 +196,19 @@ class Stack(Combination):
         return tuple(cast("list[Any]", value))
 
     def together(self, values: list[Any]) -> tuple[Any, ...]:
-        """The values of all layers, as a tuple."""
+        """Returns the values of all layers as a tuple."""
         return tuple(values)
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next layer, given the outputs of the layers below."""
+        """Returns the input of the next layer: the outputs of the layer below, or the call's sequences."""
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether a layer is the top one, whose last output is that of the stack."""
+        """Returns whether the layer at a position is the top one, whose last output a call may return."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the top layer."""
+        """Returns the output of the top layer."""
         return outputs[-1]
 
 
@@ -214,12 +216,12 @@ DIRECTIONS = ("forward", "backward")
 
 
 def is_zeros(value: Any) -> bool:
-    """Whether a value is the text "zeros", which stands for memories that begin at zeros."""
+    """Returns whether a value is the text "zeros", which stands for initial memories of zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer, in the order they run; raises `InputError` for other values.
+    """Lists every recurrence of a layer, in the order they run; raises `InputError` for another type.
 
     what: the name of the layer in messages.
     """

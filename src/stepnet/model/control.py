@@ -1,8 +1,8 @@
 """Control of the loop by wrapping steps: a step with a mask, and a step that ends its sequence.
 
-Each wrapper is itself a step, so every engine runs it. What a wrapper remembers is stored in the memory,
-after the memory of the wrapped step; its inputs and outputs are added in the same way. The recurrence
-supplies and removes these, and the caller never sees them.
+Each wrapper is itself a step, so every engine runs it. The values that a wrapper carries from step to step
+are memories after those of the wrapped step; its further inputs follow in the same way. The recurrence
+supplies and removes all of these, and the caller never sees them.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,13 +39,16 @@ engines that do not check by themselves.
 
 
 def next_piece(before: int) -> int:
-    """The number of steps of each sequence in the next call, after a call with `before` steps."""
+    """Returns the number of steps per sequence to run in the next call, after a call of `before` steps.
+
+    The number doubles from call to call, between the limits `PIECES`.
+    """
     fewest, most = PIECES
     return min(max(2 * before, fewest), most)
 
 
 class Controls(TypedDict, total=False):
-    """The arguments of a call that control its steps, as `RNN.__call__` documents them."""
+    """Keyword arguments of a call that control its steps; `RNN.__call__` documents them."""
 
     mask: Any
     masked: str
@@ -57,7 +60,7 @@ class Controls(TypedDict, total=False):
 class Control:
     """The control of a step: a mask, an early end, or both. It is false without either.
 
-    masked: the output at masked steps, "repeat" or "zero"; None without a mask.
+    masked: the output at steps that the mask leaves out, "repeat" or "zero"; None without a mask.
     until: the condition that ends a sequence; None for no early end.
     """
 
@@ -65,10 +68,14 @@ class Control:
     until: Until | None = None
 
     def __bool__(self) -> bool:
+        """Returns whether there is a mask or an early end."""
         return self.masked is not None or self.until is not None
 
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
-        """The trace of a step that is wrapped for this control, given the step and its own trace."""
+        """Wraps a step so that it obeys the mask and the early end; returns the trace of the wrapped step.
+
+        traced: the trace of the step itself.
+        """
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
         own = len(leaves(memory))
         precision = traced.precision
@@ -76,9 +83,9 @@ class Control:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
         if self.masked is not None:
-            shown, repeats = output_specs(traced), self.masked == "repeat"
-            step = maskable(step, shown, repeats)
-            memory = {"memory": memory, "previous": shown if repeats else None}
+            output, repeats = output_specs(traced), self.masked == "repeat"
+            step = maskable(step, output, repeats)
+            memory = {"memory": memory, "previous": output if repeats else None}
             inputs = {"x": inputs, "mask": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
         if self.until is not None:
@@ -90,20 +97,19 @@ class Control:
 # ---- wrapped steps -----------------------------------------------------------------------------------------
 
 
-def maskable(step: Step, shown: Any, repeats: bool) -> Step:
-    """A step with inputs {"x", "mask"} that keeps its memory where the mask is False.
+def maskable(step: Step, specs: Any, repeats: bool) -> Step:
+    """Wraps a step to keep its memory where a mask is False. Its inputs become {"x": ..., "mask": ...}.
 
-    The output at a masked step is zeros or, with `repeats`, the output of the step before (zeros before the
-    first step).
-
-    shown: the `Spec`s of the output.
+    specs: the `Spec`s (features and dtype) of the output.
+    repeats: at masked steps, True for the output of the step before, False for zeros.
     """
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        """Runs the step, and replaces its output and next memory in the rows where the mask is False."""
         output, after = step(x["x"], memory["memory"], params, **extras)
-        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), shown)
-        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, shown)
+        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), specs)
+        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, specs)
         after = chosen(x["mask"], after, memory["memory"])
         return output, {"memory": after, "previous": output if repeats else None}
 
@@ -111,13 +117,14 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
 
 
 def ending(step: Step, until: Until) -> Step:
-    """A step that keeps its memory after the first step at which `until` holds.
+    """Wraps a step so that it keeps its memory after the first step at which the condition `until` holds.
 
-    The wrapper adds a last memory "done", which tells whether the sequence has ended.
+    It gets a last memory "done": a bool per row (sequence of the batch), True once the sequence has ended.
     """
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        """Runs the step, evaluates the condition, and keeps the memory of rows that ended before it."""
         ended = memory["done"]
         output, after = (
             in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
@@ -127,7 +134,7 @@ def ending(step: Step, until: Until) -> Step:
             described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
             raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
-        # The condition is a memory itself, so that the choice waits for nothing that the step computes.
+        # Chosen by the memory "done", not by this step's condition, so the choice need not wait for it.
         after = chosen(ended, memory["memory"], arranged(after, memory["memory"]))
         return output, {"memory": after, "done": done}
 
@@ -135,13 +142,16 @@ def ending(step: Step, until: Until) -> Step:
 
 
 def counting(step: Step, done: int) -> Step:
-    """A step that counts the steps of a sequence up to its end, masked steps included, in a memory "taken".
+    """Wraps a step so that it counts the steps of each sequence up to its end, in a last memory "taken".
 
-    done: the position of the memory "done" among all memories of the step.
+    Masked steps are counted too.
+
+    done: the position of the memory "done" (True once the sequence has ended) among the memories of the step.
     """
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        """Runs the step, and adds 1 to "taken" in the rows that had not ended before it."""
         goes_on = ~leaves(memory["memory"])[done]
         output, after = step(x, memory["memory"], params, **extras)
         return output, {"memory": after, "taken": memory["taken"] + goes_on.astype(np.int64)}
@@ -150,18 +160,18 @@ def counting(step: Step, done: int) -> Step:
 
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
-    """The values of a structure with one entry per row; constants and parameters are repeated."""
+    """Returns a structure of values with one entry per row each; constants and parameters are repeated."""
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
-def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
-    """A structure of values chosen row by row: `when_true` where the condition holds, else `when_false`.
+def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -> Any:
+    """Selects values row by row from two structures: `when_true` where the condition holds, or `when_false`.
 
-    shown: the `Spec`s of the values; needed where `when_false` has no row axis.
+    specs: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
     """
     ranks = [
         len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
-        for spec in leaves(when_false if shown is None else shown)
+        for spec in leaves(when_false if specs is None else specs)
     ]
     values: list[Any] = [
         np.where(condition[(slice(None), *[None] * rank)], a, b)
@@ -171,7 +181,7 @@ def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """The `Spec`s of the output of a step; raises `InputError` for an output that is a sequence."""
+    """Returns the `Spec`s (features, dtype) of a step's output; raises `InputError` if it is a sequence."""
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):
@@ -183,9 +193,9 @@ def output_specs(traced: TracedStep) -> Any:
 
 
 def mask_array(mask: Any, like: Any) -> Array:
-    """The argument `mask` as one flat array of bools; raises `InputError` unless it fits the inputs.
+    """Checks the argument `mask` and returns it as one flat array of bools in the layout of the inputs.
 
-    like: the form of the inputs: a Ragged, or (batch, time).
+    like: the inputs' Ragged, or their sizes (batch, time); raises `InputError` if the mask does not fit.
     """
     if isinstance(like, Ragged) != isinstance(mask, Ragged):
         wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
@@ -204,7 +214,7 @@ def mask_array(mask: Any, like: Any) -> Array:
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
-    """Raises `InputError` unless a mask has the lengths of the inputs, naming the first that differs."""
+    """Raises `InputError` unless a mask has the lengths of the inputs `like`; names the first difference."""
     if mask.levels != 1 or len(mask) != len(like):
         raise InputError(f"mask is {mask}, and the inputs are {like}")
     differ = np.flatnonzero(mask.lengths != like.lengths)
@@ -221,12 +231,12 @@ def check_lengths(mask: Ragged, like: Ragged) -> None:
 
 @dataclass(frozen=True)
 class PieceResults:
-    """The outputs of some steps of each sequence.
+    """The outputs of one call of `run_until`, which covers a few steps of the sequences that have not ended.
 
     rows: the indices of the sequences.
-    taken: the number of steps of each sequence before these.
-    lengths: the number of these steps of each sequence.
-    outputs: the outputs of these steps, end to end.
+    taken: the number of steps that each of them ran in earlier calls.
+    lengths: the number of its steps in this call, up to its end.
+    outputs: the outputs of these steps, sequence after sequence.
     """
 
     rows: Array
@@ -241,9 +251,9 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     An engine that checks for ended sequences itself gets one call. Other engines get one call after another,
     each of some steps of the sequences that have not ended.
 
-    run: the kernel of `net`.
+    run: the compiled `net`.
     net: the net of a step that is wrapped by `ending` and `counting`.
-    ended: the position of the memory "done"; "taken" is the last memory.
+    ended: the position of the memory "done" of `ending`; the memory "taken" of `counting` is the last one.
     """
     if run.ends_early:
         results = run(replace(call, until=EarlyEnds(ended, beyond=not reads_tables(net))))
@@ -258,7 +268,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     while not pieces or len(rows):
         steps = next_piece(steps)
         lengths = np.minimum(most[rows] - taken[rows], steps)
-        piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
+        piece = call_of_next_steps(call, types, reverse, rows, taken[rows], lengths, memories)
         results = run(piece)
         final = final or [memory.copy() for memory in results.final]
         for whole, memory in zip(final, results.final, strict=True):
@@ -269,15 +279,15 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
         taken[rows] += used
         left = ~results.final[ended] & (taken[rows] < most[rows])
         memories, rows = [memory[left] for memory in results.final], rows[left]
-    return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
+    return taken, Results(joined_outputs(pieces, taken, call.last_only, reverse), final)
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step indexes a parameter, by indices that may be out of bounds after a sequence's end."""
+    """Returns whether a step indexes a parameter; after a sequence's end, indices may be out of bounds."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 
-def some_steps(
+def call_of_next_steps(
     call: Call,
     types: OperandsByKind,
     reverse: bool,
@@ -286,12 +296,13 @@ def some_steps(
     lengths: Array,
     memories: Sequence[Array | None],
 ) -> Call:
-    """The call that runs the next steps of some sequences.
+    """Returns the call that runs the next steps of some sequences of a larger call.
 
-    call: the call of all steps.
-    types: the types of the net's inputs, by kind.
-    rows: the indices of the sequences.
-    taken: the number of steps that each of them has taken.
+    call: the call of all sequences and steps.
+    types: the types of the net's inputs: its sequences, memories and others.
+    reverse: whether the recurrence runs from the last step to the first.
+    rows: the indices of the sequences to run.
+    taken: the number of steps that each of them ran before.
     lengths: the number of steps to run of each.
     memories: the memories before these steps.
     """
@@ -309,8 +320,14 @@ def some_steps(
     return Call(positions, sequences, memories, still, step_offset=before)
 
 
-def put_together(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
-    """The outputs of all pieces, sequence after sequence; with `last_only`, only the last output of each."""
+def joined_outputs(pieces: list[PieceResults], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
+    """Joins the outputs of consecutive calls to arrays with sequence after sequence, all steps end to end.
+
+    pieces: the outputs of each call.
+    lengths: the total number of steps of each sequence.
+    last_only: whether to return only the last output of each sequence.
+    reverse: whether the recurrence runs from the last step to the first.
+    """
     offsets = offsets_of(lengths)
     outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
     for piece in pieces:

@@ -1,6 +1,6 @@
 """`vjp`: runs layers and models, and computes gradients from the cotangents of their results.
 
-The values that are saved in between depend on the way the gradient is run (`gradient_runs.py`).
+The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ Array = np.ndarray
 
 
 def vjp(model: Model) -> "Vjp":
-    """A function that runs a model and returns its results, and a function from cotangents to gradients.
+    """Returns a function that runs a model and returns its results and a function from cotangents to
+    gradients.
 
     `results, backward = vjp(model)(sequences)`, and `gradients = backward(cotangents of the results)`: the
     vector-Jacobian product of reverse-mode differentiation.
@@ -73,9 +74,10 @@ def vjp(model: Model) -> "Vjp":
 
 
 class Vjp:
-    """A function that runs a model, as `vjp` returns it. It caches the programs of the model's gradients."""
+    """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
     def __init__(self, source: GradientSource) -> None:
+        """Prepares gradients of a model that `source_of` has wrapped."""
         self.source, self.programs = source, GradientPrograms()
 
     def __call__(
@@ -113,12 +115,12 @@ class Vjp:
         array([100.])
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.source.read(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -133,9 +135,13 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> GradientExplanation:
-        """The facts that `explain` prints, with the schedules of both halves; takes the same arguments."""
+        """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
+
+        wrt, checkpoint, engine: the arguments to differentiate, the saving of memories, and the engines.
+        rows, steps: the size of a batch whose costs are added; both None for no batch.
+        """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept = checked_checkpoint(checkpoint)
+        checkpoint = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
@@ -143,8 +149,8 @@ class Vjp:
             steps = whole(steps, "steps is how many there are of each", 0)
         program, places = self.source.blank()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, kept)
-        return gradient_explanation(run, kinds, kept, asked, rows, steps)
+        run = gradient_run(self.programs, program, program.net, wanted, checkpoint)
+        return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)
 
     def explain(
         self,
@@ -155,8 +161,8 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> str:
-        """The saved values, the costs and memory of the forward and the backward pass, and their plans, as
-        text.
+        """Returns the saved values, the costs and memory of the forward and the backward pass, and their
+        plans, as text.
 
         wrt, checkpoint, engine: as for a call.
         rows, steps: the numbers of sequences and of their steps in a batch whose flops and memory are added;
@@ -178,8 +184,8 @@ class Vjp:
           memory    2.3 kB between them, ... at most
         ...
         """
-        facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return explain_gradient(facts, gradient_order(engine))
+        explanation = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
+        return explain_gradient(explanation, gradient_order(engine))
 
 
 @dataclass(frozen=True)
@@ -187,9 +193,9 @@ class Backward:
     """A function from the cotangents of one run's results to its gradients; it can be called several times.
 
     arguments: the checked arguments of the run.
-    kinds: the arguments to differentiate.
+    kinds: the arguments to differentiate, such as "params".
     places: the positions of these among the inputs of the net.
-    run: the way the gradient is run.
+    run: the forward and backward programs, which is in halves, pieces or blocks of steps.
     engine: the engines in order of preference.
     made: the results of the net.
     saved: the values that were saved for the backward pass.
@@ -216,7 +222,7 @@ class Backward:
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
-        """The gradients for cotangents of the outputs and of the final memories, in the structures of these.
+        """Computes the gradients for cotangents of the outputs and final memories, in their structures.
 
         None stands for zeros, for all cotangents or for a single one. Raises `InputError` for cotangents of
         another shape.
@@ -242,10 +248,10 @@ class Backward:
 
 
 def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
-    """The cotangents of results as arrays, checked against the results; None for those that are not given.
+    """Checks cotangents against the results they belong to; returns arrays, and None for those not given.
 
     what: the name of the results in messages.
-    value: the cotangents, in the structure of the results.
+    value: the cotangents, in the structure of the results; None for none.
     like: the results.
     """
     expected = list(named_leaves(like))
@@ -275,5 +281,5 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
 
 
 def shape_text(value: Any) -> str:
-    """The shape of an array, or the description of a Ragged, for messages."""
+    """Returns the shape of an array, or the description of a Ragged, for messages."""
     return str(value) if isinstance(value, Ragged) else str(list(value.shape))

@@ -11,28 +11,30 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """The number of steps of each sequence, int64; `x` is any value per step."""
+    """Returns the number of steps of each sequence, int64; `x` is any value of the model per step."""
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 
 
 def index_of(x: Traced) -> Any:
-    """The index of each step in its sequence, from 0, int64; `x` is any value per step."""
+    """Returns the index of each step in its sequence, from 0, int64; `x` is any value of the model."""
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
+        """Returns the index as the output; the memory has no use."""
         return index, memory
 
     return RNN(step, memory=())(x)[0]
 
 
 def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> Any:
-    """The sum of `x` over each step and all steps before it.
+    """Returns the sum of `x` over each step and all steps before it, as a value of the model.
 
     reverse: whether to sum over each step and all later steps.
     exclusive: whether to leave out the step itself.
     """
 
     def step(x: Any, total: Any, params: Any) -> tuple[Any, Any]:
+        """Adds an input to the running total."""
         return (total if exclusive else total + x), total + x
 
     return RNN(step, memory=Spec(x.type.shape, x.type.dtype), reverse=reverse)(x)[0]

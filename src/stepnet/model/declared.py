@@ -33,7 +33,8 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared(Model):
-    """A recurrence as declared, with its programs. `RNN` adds the ways to run it, and has the arguments.
+    """A recurrence as declared, with its programs. `RNN` adds the ways to run it, and documents the
+    arguments.
 
     precision: the precision that `quantize` chose; else None.
     """
@@ -52,6 +53,7 @@ class Declared(Model):
         unroll: int = 1,
         until: Until | None = None,
     ) -> None:
+        """Checks and stores the arguments, which `RNN` documents; traces the step if `inputs` is given."""
         function(step, "step is a function step(x, memory, params)")
         if until is not None:
             function(until, "until is a function until(output, memory)")
@@ -71,18 +73,18 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """A copy of the recurrence with another step, which is traced anew."""
+        """Returns a copy of the recurrence with another step function, which is traced anew."""
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made
 
     @property
     def program(self) -> StepProgram:
-        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
+        """The compiled program for the latest inputs; raises `InputError` before inputs are known."""
         return self.programs.known(UNKNOWN_INPUTS)
 
     def as_declared(self, inputs: Any) -> Any:
-        """The inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         return arranged_as(inputs, self.inputs)
 
     def read(
@@ -98,19 +100,22 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """The checked arguments of a call, with their programs; raises `InputError` if they do not fit."""
+        """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong."""
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
-        still = Statics.of(statics, batch.count)
-        program = self.program_for(batch, still)
+        checked_statics = Statics.of(statics, batch.count)
+        program = self.program_for(batch, checked_statics)
         running = self.under(Control(None if mask is None else masked, self.until), program)
         memories = initial_arrays(initial, program.memory, batch.count)
         memories += [None] * (running.memories - len(memories))
-        call = call_of(batch, memories, [still], last_only, mask, begun)
+        call = call_of(batch, memories, [checked_statics], last_only, mask, begun)
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """The program of the step under a control, made at first use."""
+        """Returns the program of the step under a control (a mask or an early end), made at first use.
+
+        program: the program of the step itself.
+        """
         if not control:
             return program
         if control.masked not in program.controlled:
@@ -119,16 +124,20 @@ class Declared(Model):
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """The program for a batch and its statics, looked up by dtypes, features and levels."""
+        """Returns the program for a batch and its statics, looked up by dtypes, features and levels."""
 
         def made() -> StepProgram:
+            """Checks the inputs against the declared ones, and traces the step for them."""
             check_inputs(self.inputs, batch.specs)
             return self.program_of(batch.specs, statics.specs)
 
         return self.programs.for_arrays((*batch.key, *statics.key), made)
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
-        """The step as traced for inputs and statics of these `Spec`s; a latest program stays the latest."""
+        """Returns the step as traced for these `Spec`s (features and dtypes), to run inside another step.
+
+        The program of an earlier call stays the latest one.
+        """
         latest = self.programs.latest
         check_inputs(self.inputs, inputs)
         program = self.program_of(inputs, statics)
@@ -136,15 +145,17 @@ class Declared(Model):
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """The program for inputs and statics with these `Spec`s."""
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
         def made() -> StepProgram:
-            """Traces the step for these inputs and statics."""
-            memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
+            """Traces the step for these inputs and statics, and makes its program."""
+            memory, static_specs = (
+                beside(part, inputs, leaves(self.params)) for part in (self.memory, statics)
+            )
             with paused_collector():
-                traced = trace_step(self.step, inputs, memory, still, self.params)
+                traced = trace_step(self.step, inputs, memory, static_specs, self.params)
             program = StepProgram(replace(traced, precision=self.precision), self.reverse, self.unroll)
             if self.precision is not None:
                 check_narrow(program.net)
@@ -154,12 +165,13 @@ class Declared(Model):
 
 
 def check_masked(masked: Any) -> None:
-    """Raises `InputError` unless `masked` is "repeat" or "zero"."""
+    """Raises `InputError` unless the argument `masked` of a call is "repeat" or "zero"."""
     choice(masked, MASKED_IS, MASKED)
 
 
 def parameter(value: Any) -> Any:
-    """A read-only copy of a parameter as an array; raises `InputError` for a value that is not an array.
+    """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
+    array.
 
     Inside a step, a parameter of that step is returned unchanged.
     """
@@ -171,7 +183,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Copies of new parameters; raises `InputError` if structure, shapes or dtypes differ from `before`."""
+    """Copies new parameters; raises `InputError` unless `before` has their structure, shapes and dtypes."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(

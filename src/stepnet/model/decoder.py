@@ -28,7 +28,7 @@ class Front:
 
     scores: the scores of their next symbols, [rows, symbols].
     state: their memories.
-    statics: their statics.
+    statics: their statics (values that each sequence has once).
     begun: the number of steps of each sequence that were run.
     """
 
@@ -38,24 +38,25 @@ class Front:
     begun: Array
 
 
-def taken(structure: Any, rows: Array) -> Any:
-    """A structure with these rows of each array and Ragged."""
+def entries_of(structure: Any, rows: Array) -> Any:
+    """Returns a structure with the entries of these rows, of each of its arrays and Raggeds."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
 class Live:
-    """Sequences that are being generated, as rows of a stream.
+    """Sequences that are being generated step by step, as rows of a stream.
 
     The rows of ended sequences stay in the stream until at most half of its rows are left.
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
+        """Starts a stream with the sequences of `front` (the state of all) that have these indices."""
         self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
-        self.statics, self.begun = taken(front.statics, rows), front.begun[rows]
-        state = taken(front.state, rows)
+        self.statics, self.begun = entries_of(front.statics, rows), front.begun[rows]
+        state = entries_of(front.state, rows)
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
@@ -69,7 +70,7 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """A new stream of these sequences, by their indices among the present ones; an index may repeat."""
+        """Returns these sequences in a new stream; `rows` are their indices, in which one may repeat."""
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
@@ -80,11 +81,11 @@ class Live:
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:
-        """Feeds one symbol to each sequence; returns the outputs."""
+        """Feeds one symbol to each sequence; returns the outputs of the recurrence."""
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
-        return output if len(self.places) == len(self.symbols) else taken(output, self.places)
+        return output if len(self.places) == len(self.symbols) else entries_of(output, self.places)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """The writer for a recurrence; raises `InputError` for one that runs in reverse or has `until`."""
+        """Checks arguments of `generate`; raises `InputError` for a recurrence with `reverse` or `until`."""
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -110,33 +111,36 @@ class Writer:
         return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
-        """Runs the start of each sequence; returns the front after it.
+        """Runs the given first symbols of each sequence; returns the state after them.
 
         start, initial, statics: the arguments of `generate`.
         stops: the stop symbols; raises `InputError` for one that has no score.
         """
-        said = said_so_far(start)
-        sequences = self.inputs(said)
+        symbols = start_symbols(start)
+        sequences = self.inputs(symbols)
         outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
-        scores = self.scored(outputs, len(said))
+        scores = self.scored(outputs, len(symbols))
         beyond = stops[stops >= scores.shape[1]]
         if len(beyond):
             raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
-        return Front(scores, state, statics, said.lengths)
+        return Front(scores, state, statics, symbols.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """The input sequences of the recurrence for a Ragged of symbols."""
+        """Converts a Ragged of symbols to the input sequences of the recurrence."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output; raises `InputError` for a row without a finite maximum."""
+        """Returns the scores [rows, symbols] of an output; raises `InputError` without a finite maximum."""
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
     def unchecked_scores(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output, NaN included; raises `InputError` for another shape."""
+        """Returns the scores [rows, symbols] of an output; raises `InputError` for another shape.
+
+        rows: the number of sequences. Scores may be NaN or infinite.
+        """
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (
@@ -162,8 +166,8 @@ def check_highest(scores: Array, highest: Array) -> None:
         raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
 
 
-def said_so_far(start: Any) -> Ragged:
-    """The argument `start` as a Ragged of symbols; raises `InputError` for an empty start or other values."""
+def start_symbols(start: Any) -> Ragged:
+    """Returns the argument `start` as a Ragged of symbols; raises `InputError` if it is empty or invalid."""
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
@@ -180,30 +184,30 @@ def said_so_far(start: Any) -> Ragged:
         )
     symbols = values.astype(np.int64)
     if isinstance(given, Ragged):
-        said = given.with_values(symbols)
+        ragged = given.with_values(symbols)
     else:
-        said = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
-    empty = np.flatnonzero(said.lengths == 0)
+        ragged = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
+    empty = np.flatnonzero(ragged.lengths == 0)
     if len(empty):
         raise InputError(f"start has no symbol in sequence {empty[0]}; a first symbol says what may follow")
-    return said
+    return ragged
 
 
 def checked_most(max_steps: Any) -> int:
-    """The argument `max_steps`; raises `InputError` if it is missing."""
+    """Returns the argument `max_steps`; raises `InputError` if it is missing or below 1."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
     return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
 
 
 def checked_stops(stop: Any) -> Array:
-    """The argument `stop` as an array of symbols."""
+    """Returns the argument `stop`, one symbol, several or None, as an array of symbols."""
     given = () if stop is None else stop
     return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """The symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
+    """Returns the symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
 
     shape: the shape of the scores, (rows, symbols).
     """

@@ -36,7 +36,7 @@ RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedD
 
 
 class Executables(Generic[Kind]):
-    """The executables of a program that no thread is using, by form.
+    """The prepared calls of a program that no thread is using, by form (the key of a call).
 
     idle: for each form, a list with its executable; empty while that is in use, and where the form cannot be
         prepared.
@@ -46,13 +46,15 @@ class Executables(Generic[Kind]):
     """
 
     def __init__(self) -> None:
+        """Makes an empty cache."""
         self.idle: OrderedDict[Form, list[Kind]] = OrderedDict()
         self.counts: OrderedDict[Form, int] = OrderedDict()
 
     def take(self, form: Form) -> tuple[Kind, list[Kind]] | None:
-        """The executable of a form, and the list it was removed from; None if there is none.
+        """Takes the prepared call of a form (its key) out; returns it with the list to append it to after
+        use.
 
-        The caller appends it to this list again, which has no effect if the form has been evicted since.
+        Returns None if there is none. If the form has been evicted since, the append has no effect.
         """
         idle = self.idle.get(form)
         try:
@@ -61,7 +63,7 @@ class Executables(Generic[Kind]):
             return None
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form; returns whether it is the `calls`-th, which is to be prepared."""
+        """Counts a call of a form (its key); returns whether it is the `calls`-th, to be prepared now."""
         if form in self.idle:
             return False
         count = self.counts.pop(form, 0) + 1
@@ -72,9 +74,7 @@ class Executables(Generic[Kind]):
         return True
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Keeps a new executable of `size` bytes, and evicts the oldest ones of the process beyond
-        `MOST_BYTES`.
-        """
+        """Caches a prepared call of `size` bytes; evicts the process's oldest ones beyond `MOST_BYTES`."""
         if (idle := self.idle.get(form)) is not None:
             idle.append(executable)
         RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
@@ -82,9 +82,7 @@ class Executables(Generic[Kind]):
 
 
 def evict_oldest() -> None:
-    """Evicts the oldest forms of all programs beyond `MOST_BYTES`, and those of programs that no longer
-    exist.
-    """
+    """Evicts the oldest prepared calls of all programs beyond `MOST_BYTES`, and those of deleted programs."""
     held = 0
     for key, (owner, size) in tuple(RECENT.items()):
         if owner() is None:
@@ -102,7 +100,7 @@ def evict_oldest() -> None:
 
 
 def bytes_of(form: Form) -> int:
-    """The number of bytes of the positions in a form, nested tuples included."""
+    """Returns the number of bytes of the positions in a form (key of a call), nested tuples included."""
     total = 0
     for part in cast("tuple[object, ...]", form):
         if isinstance(part, bytes):
@@ -113,7 +111,7 @@ def bytes_of(form: Form) -> int:
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Adds an entry to a cache, and removes the oldest entries beyond `most`."""
+    """Sets the entry with the key `form` of a cache, and removes the oldest entries beyond `most`."""
     entries[form] = value
     while len(entries) > most:
         entries.popitem(last=False)
@@ -121,7 +119,7 @@ def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: in
 
 @dataclass(frozen=True)
 class Rebindable:
-    """A prepared call, and its kernel, whose parameters are replaced before each run."""
+    """A prepared call, and its kernel (compiled code), whose parameters are replaced before each run."""
 
     bound: Bound
     frozen: FrozenCall
@@ -134,11 +132,12 @@ class Runs(Executables[Rebindable]):
     """
 
     def __init__(self, kernel: Kernel) -> None:
+        """Makes an empty cache of prepared calls of a kernel (compiled net)."""
         super().__init__()
         self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call with these parameters, by a prepared executable of its form if one is free."""
+        """Runs a call with these parameters, by a prepared call of its form (key) if one is free."""
         form = form_of(call)
         if form is None:
             return self.once(parameters, call)
@@ -153,14 +152,14 @@ class Runs(Executables[Rebindable]):
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call without preparing it or keeping anything of it."""
+        """Runs a call without preparing it or caching anything of it."""
         bound = self.kernel.bind(parameters)
         results = bound(call)
         bound.release()
         return results
 
     def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call, and prepares later calls of its form if the engine can; returns the results."""
+        """Runs a call, and prepares later calls of its form (key) if the engine can; returns the results."""
         bound = self.kernel.bind(parameters)
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):
@@ -172,7 +171,7 @@ class Runs(Executables[Rebindable]):
 
 
 def form_of(call: Call) -> Form | None:
-    """The form of a call; None for a call that is never prepared."""
+    """Returns the key of a call by which prepared calls are found; None if it is never prepared."""
     positions = call.positions
     if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
         return None

@@ -49,11 +49,11 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the sequence that a call runs over: random numbers, or bools that nothing reads."""
+        """The dtype of the input of the recurrence: random numbers, or bools that nothing reads."""
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """The symbol of each row, and whether its highest score is finite."""
+        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite."""
         highest = np.max(scores, axis=-1)
         clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
         if self.sampler is None:
@@ -63,23 +63,23 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """A bool per symbol: whether it ends a sequence. It is a parameter, so no code depends on it."""
+        """A bool per symbol: True if it ends a sequence. It is a parameter, so no code depends on it."""
         return np.isin(np.arange(self.symbols), self.stops)
 
 
 def feedback(
     plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice, known: Mapping[int, Array]
 ) -> Program:
-    """The program of a recurrence that writes symbols: each step feeds the symbol that the step before chose.
+    """Makes the program of a recurrence that generates symbols: each step feeds the symbol chosen before it.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
     Its memories are those of the layers and then `OWN`, its statics those of the layers.
 
     plans: the plan of each layer, with exactly one input and one output.
     params: the parameters of all layers, layer after layer.
-    feed: the function from symbols to inputs.
-    choice: the function from scores to symbols.
-    known: for some values of the first plan's net, by number, their rows for all symbols.
+    feed: the conversion from symbols to inputs.
+    choice: the rule by which symbols are chosen from scores.
+    known: for some values of the first plan's net, by number, a table with their values for all symbols.
     """
     builder = Builder()
     tables = [("by symbol", table) for table in known.values()]
@@ -107,7 +107,7 @@ def feedback(
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of the body of a feedback recurrence, by kind.
+    """The inputs of a step that generates symbols, by kind.
 
     random: the random number of each row.
     memories, statics, parameters: the inputs of each layer, in one list per layer.
@@ -126,16 +126,18 @@ class Inputs:
     def of(
         cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
     ) -> "Inputs":
-        """Adds the inputs to a body.
+        """Adds the inputs of all layers to the net of a step that generates symbols.
 
-        tables: the names and arrays of the tables.
-        random: the dtype of the sequence.
+        tables: the names and arrays of tables that are parameters of this step.
+        random: the dtype of the sequence of random numbers.
         """
 
         def new(type_: Type, name: str) -> Traced:
+            """Adds one input."""
             return Traced(builder, builder.input(type_, name))
 
         def like(plan: Plan, places: tuple[int, ...]) -> list[Traced]:
+            """Adds inputs with the names and types of a plan's inputs at these positions."""
             nodes = [plan.net.nodes[plan.net.inputs[place]] for place in places]
             return [new(node.type, node.name) for node in nodes]
 
@@ -149,7 +151,7 @@ class Inputs:
         )
 
     def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
-        """Each plan with its memories, statics and parameters."""
+        """Yields each layer's plan with the layer's memories, statics and parameters."""
         return zip(plans, self.memories, self.statics, self.parameters, strict=True)
 
     @property

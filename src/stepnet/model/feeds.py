@@ -36,25 +36,25 @@ class Feed:
 
     @property
     def spec(self) -> Spec:
-        """The `Spec` of an input of the step."""
+        """The `Spec` (features and dtype) of the input that the step gets for a symbol."""
         if self.table is not None:
             return Spec(self.table.shape[1:], self.dtype)
         return Spec(() if self.size is None else self.size, self.dtype)
 
     @property
     def tables(self) -> list[Array]:
-        """The table in a list; an empty list without a table."""
+        """The table in a list, to be a parameter of a net; an empty list without a table."""
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
-        """The inputs [rows, features...] for symbols [rows]; raises `InputError` for symbols out of range."""
+        """Returns inputs [rows, features...] for symbols [rows]; raises `InputError` if one is too large."""
         if self.size is None:
             return symbols.astype(self.dtype)
         within(symbols, self.size)
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
     def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
-        """The inputs for a symbol per row, as values of the step that is being traced.
+        """Returns the inputs for a symbol per row, as values of the step that is being traced.
 
         table: the table as a value of the net; None without a table.
         """
@@ -64,9 +64,9 @@ class Feed:
 
 
 def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
-    """The function from symbols to inputs that the argument `feed` stands for.
+    """Returns the conversion from symbols to inputs that the argument `feed` of `generate` stands for.
 
-    A function is returned as it is, and a table becomes a `Feed`. Without either the `Feed` follows from the
+    A function is returned unchanged, and a table becomes a `Feed`. For None the `Feed` follows from the
     declared inputs of the first recurrence; raises `InputError` if it has none.
     """
     if callable(feed):
@@ -93,7 +93,7 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """Returns the symbols unchanged; raises `InputError` unless all are below `count`."""
+    """Returns the symbols unchanged; raises `InputError` unless all are below `count`, the fed symbols."""
     beyond = symbols[symbols >= count]
     if len(beyond):
         raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")

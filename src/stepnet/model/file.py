@@ -53,7 +53,7 @@ class FileModel:
 def load(
     path: str | Path, *, recurrent_only: bool = False, layout: str | None = None, module: str | None = None
 ) -> Any:
-    """The model in a file, ready to run: everything that the file computes.
+    """Loads the model in a file, ready to run: everything that the file computes.
 
     Args:
         path: The file. `.onnx` files and programs of PaddlePaddle are read whole. Files of other kinds are
@@ -85,8 +85,8 @@ def read_model(
 ) -> FileModel:
     """Reads the model in a file, with the names of everything that the model lacks.
 
-    choice: the user's statements about recurrent layers. Choosing modules implies `recurrent_only`.
-    recurrent_only: whether to read only the recurrent layers, as in `load`.
+    choice: the user's choices of layouts, sizes and modules. Choosing modules implies `recurrent_only`.
+    recurrent_only: whether to read only the recurrent layers, and to leave out everything else.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
     if recurrent_only or stated.module is not None or stated.order:
@@ -104,20 +104,20 @@ def read_model(
 
 
 def notes_on_nan(graph: Graph) -> tuple[str, ...]:
-    """A note on the weights and constants of a graph that hold NaN, if there are any."""
-    program, held = graph.program, list[str]()
+    """Returns a note that names a graph's weights and constants with NaN; empty if there are none."""
+    program, names = graph.program, list[str]()
     places = program.net.inputs[len(program.net.inputs) - len(program.params) :]
     for place, array in zip(places, program.params, strict=True):
         if np.isnan(array).any():
-            held.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
+            names.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
     for node in all_nodes(program.net):
         if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
-            held.append(node.name or f"a constant {list(node.type.shape)}")
-    return (f"NaN is in {listed(held)}",) if held else ()
+            names.append(node.name or f"a constant {list(node.type.shape)}")
+    return (f"NaN is in {listed(names)}",) if names else ()
 
 
 def whole_graph(file: Path) -> Graph | None:
-    """The graph in a file of ONNX or PaddlePaddle; None for files of other kinds."""
+    """Reads the graph in a file of ONNX or PaddlePaddle; returns None for files of other kinds."""
     if file.suffix.lower() == ".onnx":
         return load_onnx(file)
     if is_paddle_program(file):
@@ -130,12 +130,12 @@ def whole_graph(file: Path) -> Graph | None:
 
 
 def is_graph(file: Path) -> bool:
-    """Whether `whole_graph` reads files of this name."""
+    """Returns whether `whole_graph` reads files of this name, of ONNX or PaddlePaddle."""
     return file.suffix.lower() == ".onnx" or is_paddle_program(file)
 
 
 def is_paddle_program(file: Path) -> bool:
-    """Whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
+    """Returns whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
     return file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists())
 
 
@@ -150,10 +150,11 @@ class LastOutput:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "last_output"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The last output of the layers, at the end of each direction."""
+        """Runs the layers; returns the last output, at the end of each direction."""
         return self.layer(x, last_only=True)[0]
 
 
@@ -181,7 +182,7 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
 def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
     """Raises `LayoutError` for a module with a known layout whose arrays do not fit it.
 
-    stated: the sizes that the user states.
+    stated: sizes that the user gives because the file does not, by name.
     """
     for module in model.modules:
         if len(module.layouts) == 1:
@@ -207,7 +208,7 @@ def check_whole(model: FileContents) -> None:
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` for a use of recurrent layers in a model that layers in a row do not express."""
+    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot."""
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
     first = modules[0]
     if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
@@ -219,7 +220,7 @@ def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
 
 
 def unexpressed(module: Module) -> list[str]:
-    """Facts about the use of a module in its model that its layers alone do not express."""
+    """Lists the uses of a module in its file, such as flipped outputs, that plain layers do not express."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     if module.flipped:
         facts.append("it returns its outputs last step first")
@@ -229,7 +230,7 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """The layers of modules, of which each takes the outputs of the one before it."""
+    """Returns the layers of modules, of which each takes the outputs of the one before it."""
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
@@ -251,12 +252,12 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
             check_stack(modules, file, choice.stack)
         layer = layer_of(modules)
     account = Account.of(model, selected, None)
-    notes = {module.name: tuple(some) for module in modules if (some := left_notes(module))}
+    notes = {module.name: tuple(lines) for module in modules if (lines := left_notes(module))}
     return FileModel(layer, (*account.layers, *account.left), notes, str(file))
 
 
 def left_notes(module: Module) -> list[str]:
-    """Notes on the use of a module in its model that its layers alone do not express."""
+    """Lists what a module's file does with it that its layers alone do not do, as notes for the user."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     facts += notes_on_infinities(module)
     if module.flipped:

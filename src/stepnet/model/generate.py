@@ -42,7 +42,7 @@ def generate(
     identities: Any = None,
     engine: Asked = "auto",
 ) -> Ragged:
-    """The symbols that a recurrence generates after the start of each sequence.
+    """Returns the symbols that a recurrence generates after the start of each sequence.
 
     At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
     sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
@@ -91,6 +91,7 @@ def generate(
     names = identified(identities, count)
 
     def draw(rows: Array, steps: Array) -> Array:
+        """Returns a random number in [0, 1) for each pair of a row and a step."""
         return numbers_at(seed, names[rows], steps)
 
     chooser = Chooser(sampler, draw)
@@ -101,13 +102,15 @@ def generate(
         call = writer, front, chooser, stops, most - 1, first[rows], rows
         rest = in_machine_code(*call)
         written += stepped(*call) if rest is None else rest
-    of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
-    return Ragged(values[np.argsort(of, kind="stable")], (offsets_of(np.bincount(of, minlength=count)),))
+    row_of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
+    return Ragged(
+        values[np.argsort(row_of, kind="stable")], (offsets_of(np.bincount(row_of, minlength=count)),)
+    )
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """A choice of symbols by their scores.
+    """The rule that chooses symbols by their scores.
 
     sampler: the caller's sampler; None for the symbol with the highest score.
     draw: a function from rows and steps to random numbers.
@@ -118,11 +121,11 @@ class Chooser:
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function `draw`; None where no random number is read."""
+        """The function `draw`, for machine code; None if no random number is needed."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
-        """The symbols that are chosen for these rows at a step, from their scores [rows, symbols]."""
+        """Chooses a symbol for each of these rows at a step, from their scores [rows, symbols]."""
         if self.sampler is None:
             return scores.argmax(axis=-1)
         random = self.draw(rows, np.full(len(rows), step))
@@ -134,12 +137,13 @@ def in_machine_code(
 ) -> Written | None:
     """Generates symbols after the first ones in machine code; returns None if the steps must run one by one.
 
+    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.
-    rows: the indices in the front of the sequences that continue.
+    rows: the indices in `front` of the sequences that continue.
     """
-    # Imported late, as few processes generate anything: the net of a step with its feedback.
+    # Imported late, as few processes generate sequences.
     from stepnet.model.compiled_generation import Wired, write
     from stepnet.model.feedback import Choice
 
@@ -155,10 +159,11 @@ def stepped(
 ) -> Written:
     """Generates symbols after the first ones step by step, with Python between two steps.
 
+    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.
-    rows: the indices in the front of the sequences that continue.
+    rows: the indices in `front` of the sequences that continue.
     """
     written, live = Written(), Live(writer, front, rows)
     for step in range(1, most + 1):

@@ -1,4 +1,4 @@
-"""The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
+"""The data about a gradient that `explain` prints: saved values, costs of both halves, and peak memory.
 
 `explain/gradients.py` turns them into an explanation.
 """
@@ -34,8 +34,8 @@ class SavedValue:
 class Half:
     """One net that runs in a gradient, forward or backward.
 
-    name: FORWARD, AGAIN or BACKWARD.
-    schedule: the schedule of the net.
+    name: FORWARD, AGAIN (the recomputation of saved values) or BACKWARD.
+    schedule: the parts of the net in the order they run, with their plans.
     costs: the costs of a single step, also where the schedule runs blocks of steps.
     section: the number of its section, from 1, in a gradient of several sections.
     blocks: the number of steps of the recurrence in one step of the schedule.
@@ -49,7 +49,7 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The name of the half, with its block size and its section."""
+        """The title of a pass of the gradient in the text of `explain`, with its block size and section."""
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
 
@@ -70,12 +70,12 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The bytes held between the passes, for `rows` sequences of `steps` steps each."""
+        """Returns the bytes held between the passes for `rows` sequences of `steps` steps each."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """The largest number of bytes held at a time, for `rows` sequences of `steps` steps each."""
+        """Returns the peak bytes of a gradient for `rows` sequences of `steps` steps with this checkpoint."""
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -100,12 +100,14 @@ class BatchSizes:
 
 @dataclass(frozen=True)
 class GradientExplanation:
-    """The facts about a gradient.
+    """The data about a gradient that `explain` prints.
 
     kinds: the arguments that have gradients.
+    checkpoint, engine: the `checkpoint` argument, and the name of the engine that runs the forward half.
     saved: the values that the backward half reads of the forward one; with checkpoint, those of one piece.
-    sizes: the costs of a batch, if one was asked for.
-    blocks: how many steps each recurrence runs at a time, and the reason where that is one.
+    halves, memory: the nets that run, and the bytes that they hold.
+    sizes: the costs of a batch, if its size was given.
+    blocks: for each recurrence the number of steps that it runs at a time, and if that is 1, the reason.
     """
 
     kinds: tuple[str, ...]
@@ -118,7 +120,7 @@ class GradientExplanation:
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
-        """The costs of the halves with these names, by extent."""
+        """Returns the costs of the passes with these names, by extent (per parameter, sequence or step)."""
         return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
 
 
@@ -130,9 +132,9 @@ def gradient_explanation(
     rows: int | None = None,
     steps: int | None = None,
 ) -> GradientExplanation:
-    """The facts about a way to run a gradient.
+    """Collects the data about a gradient for `explain`.
 
-    run: the way.
+    run: the programs of the gradient.
     kinds: the arguments that have gradients.
     checkpoint, engine: the arguments of the call.
     rows, steps: the size of a batch whose costs are added; None for no batch.
@@ -156,7 +158,7 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """The number of steps that each recurrence runs at a time, with the reason where that is one."""
+    """Returns a text per recurrence: the number of steps that its gradient runs at a time; for 1, why."""
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks
@@ -175,9 +177,9 @@ class SectionFacts:
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
-    """The facts of all sections together.
+    """Sums up saved values, passes and memory of a gradient that runs part by part (by sections).
 
-    With checkpoint, sections in pieces follow one another: memory for one piece of the largest is enough.
+    With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -203,7 +205,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """The facts of one section, which runs at once, in blocks or in pieces."""
+    """Returns saved values, passes and memory of one section (part of a net), for `explain`."""
     from stepnet.model.in_blocks import InBlocks  # late: few processes train
 
     match part:
@@ -218,7 +220,7 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """The facts of a gradient that runs in two halves."""
+    """Returns saved values, passes and memory of a gradient that runs at once, for `explain`."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -228,9 +230,9 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """The facts of a section that runs in pieces.
+    """Returns saved values, passes and memory of a section that runs by ranges of steps, for `explain`.
 
-    `memory.most` is the bytes of the backward half's results.
+    `memory.most` is the bytes of the backward pass's results.
     """
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
@@ -246,7 +248,7 @@ def of_pieces(part: InPieces) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces) -> dict[Extent, int]:
-    """The bytes held for each step of a piece, by extent.
+    """Returns the bytes held for each step of a piece (range of steps), by extent, for `explain`.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
@@ -260,7 +262,7 @@ def piece_bytes(part: InPieces) -> dict[Extent, int]:
 
 
 def per_step(facts: SectionFacts, size: int) -> SectionFacts:
-    """The facts of one step, from those of a schedule whose steps are blocks of `size` steps."""
+    """Converts the saved values, costs and memory of blocks of `size` steps to those of one step."""
     saved = tuple(
         replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
         if value.extent == STEPS
@@ -273,7 +275,7 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """The costs of single steps, from costs of blocks of `size` steps; those of other extents stay."""
+    """Divides costs of blocks of `size` steps by `size`, rounded up; costs that are not per step stay."""
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
         if extent == STEPS
@@ -282,30 +284,30 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
     }
 
 
-def divided(each: Held, size: int) -> dict[Extent, int]:
-    """The bytes of single steps, from bytes of blocks of `size` steps; those of other extents stay."""
-    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
+def divided(sizes: Held, size: int) -> dict[Extent, int]:
+    """Divides bytes per step of blocks of `size` steps by `size`, rounded up; other bytes stay."""
+    return {extent: -(-count // size) if extent == STEPS else count for extent, count in sizes.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
-    """The larger of two numbers of bytes, extent by extent."""
+    """Returns the larger of two numbers of bytes for each extent (per parameter, sequence or step)."""
     return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
 def types_of(net: Net) -> list[Type]:
-    """The types of the results of a net."""
+    """Returns the types of the results of a net, to sum up their bytes."""
     return [net.type_of(number) for number in net.results]
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """Descriptions of the values of a net that are saved for the backward half."""
+    """Yields descriptions of a net's values with these numbers, which the backward pass reads."""
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:
-    """A value in words: the variable or the operation that makes it, in the step of its recurrence."""
+    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step."""
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -316,12 +318,12 @@ def described(net: Net, number: int) -> str:
     return what if source(net, number) == number else f"part of {what}"
 
 
-def total(each: Held, rows: int, steps: int) -> int:
-    """The bytes or flops of a batch, from those of one entry of each extent; inner sequences are left out."""
+def total(sizes: Held, rows: int, steps: int) -> int:
+    """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent)."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
-    return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
+    return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """The number of pieces in which `steps` steps run with a checkpoint."""
+    """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint."""
     return -(-steps // piece_size(checkpoint, steps))

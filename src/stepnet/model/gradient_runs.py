@@ -1,4 +1,4 @@
-"""Ways to run a gradient: a forward pass that saves values, and a backward pass that reads them.
+"""Programs of a gradient: a forward pass that saves values, and a backward pass that reads them.
 
     forward    y, saved...  of x, W             backward    dx, dW  of x, W, dy, saved...
 
@@ -24,11 +24,11 @@ Array = np.ndarray
 
 
 class GradientRun(Protocol):
-    """A way to run the gradient of a net."""
+    """The programs of a net's gradient: a forward and a backward pass."""
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the arrays of `forward` that `backward` takes as `saved`."""
+        """The positions, among the arrays of `forward`, of those that `backward` takes as `saved`."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
@@ -43,7 +43,7 @@ class GradientRun(Protocol):
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward pass; returns the gradients of the inputs that the run was made for.
+        """Runs the backward pass; returns the gradients of the inputs that the programs were made for.
 
         arrays: the inputs of the net, as in the forward pass.
         cotangents: one for each floating-point result, in the dtype that it is computed in.
@@ -59,8 +59,8 @@ class Halved:
     first, second: the programs of the forward and of the backward half.
     saved: the positions of the saved values among the results of the forward half.
     own: the number of these results that are results of the net; they come first.
-    apart: the number of results of the net with a value per step. They need buffers of their own; values that
-        are only saved may share one.
+    apart: the number of results of the net with a value per step. They need separate buffers; values that are
+        only saved may share one.
     blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
 
@@ -73,7 +73,7 @@ class Halved:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
-        """The halves for the gradients of the inputs at the positions `wanted`.
+        """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
         A value that is saved and is a result of the net is one result of the forward half.
         """
@@ -90,7 +90,7 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward half; returns the results of the net, followed by further saved values."""
+        """Runs the forward pass; returns the results of the net, followed by further saved values."""
         return run_net(self.first, arrays, call, engine, self.apart)
 
     def backward(
@@ -101,5 +101,5 @@ class Halved:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients of the inputs that the halves were made for."""
+        """Runs the backward pass; returns the gradients of the inputs that the programs were made for."""
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

@@ -1,4 +1,4 @@
-"""The choice of a way to run the gradient of a net: in two halves, in pieces, or in blocks of steps."""
+"""The choice how the gradient of a net runs: in two halves, in pieces, or in blocks of steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,12 +18,12 @@ def gradient_run(
     wanted: Sequence[int],
     checkpoint: Checkpoint,
 ) -> GradientRun:
-    """The run of a net's gradient, made at first use: in pieces, in halves, or in blocks of steps.
+    """Returns the programs of a net's gradient, which are made at first use.
 
     programs: the cache.
     key: the key of the net in the cache.
     wanted: the positions of the inputs to differentiate.
-    checkpoint: the argument of `vjp`.
+    checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces.
     """
     key = key, tuple(wanted)
     if checkpoint is not None:

@@ -55,7 +55,7 @@ class Gradients:
 
 
 def by_parts(layer: Layer, value: Any, what: str) -> Any:
-    """An argument with an entry for each recurrence of a layer, in the structure of the layer's results.
+    """Arranges an argument with an entry per recurrence in the structure of a layer's gradients.
 
     what: the name of the argument in messages.
     """
@@ -66,7 +66,7 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 
 def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The kinds of arguments that `wrt` names, in the order of `kinds`; None stands for all.
+    """Returns the kinds of arguments that `wrt` names, in the order of `kinds`; None stands for all.
 
     Raises `InputError` for other names.
     """
@@ -100,7 +100,7 @@ class Cut:
     ) -> "Cut":
         """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them.
 
-        control, engine: the further arguments of the call.
+        rnn: the recurrence, which has `until=`; the other parameters are the arguments of the call.
         """
         reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
@@ -118,7 +118,7 @@ class Cut:
         return cls(batch, rebuild(batch.structure, cut), places, mask)
 
     def whole(self, array: Array, levels: int) -> Any:
-        """Values per cut step in the form of the caller's sequences, with zeros at the other steps.
+        """Returns values per cut step in the layout of the caller's sequences, with zeros at the other steps.
 
         levels: the number of ragged levels of the values.
         """
@@ -176,13 +176,13 @@ class CallArguments:
         return self.reading.batch
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """The positions of the inputs of these kinds that have a gradient."""
+        """Returns the positions, among the net's inputs, of floating-point arguments of these kinds."""
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
         """Arranges gradients in the structures of the caller's arguments.
 
-        kinds: the kinds of arguments that were asked for.
+        kinds: the kinds of arguments to differentiate, such as "params".
         places: the position of the input that each of `arrays` is the gradient of.
         """
         made = {place: self.answered(place, array) for place, array in zip(places, arrays, strict=True)}
@@ -190,7 +190,7 @@ class CallArguments:
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """The gradient of the net's input at a position, in the form of the caller's argument."""
+        """Returns the gradient of the net's input at a position, in the layout of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_static_extent(extent):
             return Ragged(array, (self.call.positions.beside[extent[-1]],))
@@ -201,13 +201,19 @@ class CallArguments:
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
-    """The positions of the inputs of these kinds that have a gradient."""
+    """Returns the positions, among the net's inputs, of floating-point arguments of these kinds.
+
+    places: the positions of the inputs by kind, such as "params".
+    """
     types = [net.type_of(number) for number in net.inputs]
     return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
 
 def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
-    """The arrays of a call and the parameters, in the order of a net's inputs."""
+    """Returns the arrays of a call and the parameters, in the order of a net's inputs.
+
+    ends: the positions of the inputs by kind.
+    """
     values = (*call.sequences, *call.initial, *call.statics, *params)
     places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
     by_place = dict(zip(places, values, strict=True))
@@ -218,38 +224,38 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
 
 
 class GradientSource(Protocol):
-    """A model whose gradient is taken: converts the arguments of a call to arrays for the inputs of a net."""
+    """A model whose gradient is taken: it converts the arguments of a call to arrays for a net's inputs."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of arguments that can be differentiated."""
+        """The kinds of arguments that can be differentiated, such as "params"."""
         ...
 
     @property
     def ends_early(self) -> bool:
-        """Whether the number of steps is known only after a run."""
+        """True if the number of steps is known only after a run, because of `until`."""
         ...
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The checked arguments of a call; raises `InputError` for those that do not fit."""
+        """Checks the arguments of a call; raises `InputError` for those that do not fit."""
         ...
 
     def blank(self) -> tuple[Program, Places]:
-        """The latest program and the positions of its inputs; raises `InputError` before the first."""
+        """Returns the latest program and its inputs' positions by kind; raises `InputError` without one."""
         ...
 
 
 @runtime_checkable
 class HasGradient(Protocol):
-    """A model that is no layer and has a gradient, as a `Graph`."""
+    """A model that is not a layer and has a gradient, such as a `Graph`."""
 
     def gradient_source(self) -> GradientSource:
-        """The value that `vjp` and `value_and_grad` differentiate."""
+        """Returns the model in the form that `vjp` and `value_and_grad` differentiate."""
         ...
 
 
 def source_of(model: Any) -> GradientSource:
-    """The gradient source of a model.
+    """Converts a model to the form that `vjp` and `value_and_grad` differentiate.
 
     Raises `InputError` for a value that is not a model, and for layers above one that may end early.
     """
@@ -269,15 +275,16 @@ class LayerSource:
     kinds = KINDS
 
     def __init__(self, layer: Layer) -> None:
+        """Stores the layer, with a cache of its programs."""
         self.layer, self.programs = layer, LayerPrograms(layer)
 
     @property
     def ends_early(self) -> bool:
-        """Whether the number of steps is known only after a run, because of `until`."""
+        """True if the number of steps is known only after a run, because of `until`."""
         return isinstance(self.layer, RNN) and self.layer.until is not None
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The checked arguments of a call; sequences that end early are cut first."""
+        """Checks the arguments of a call; sequences that end early are first run, and cut to their steps."""
         sequences, params, initial, statics, lengths, last_only, control, engine = call
         options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
         cut = None
@@ -299,12 +306,12 @@ class LayerSource:
         return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
 
     def blank(self) -> tuple[Program, Places]:
-        """The program for known inputs and their positions; raises `InputError` if no inputs are known."""
+        """Returns a program for known inputs, and their positions; raises `InputError` if unknown."""
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))
 
     def places(self, program: Program, count: int) -> Places:
-        """The positions of a program's inputs by kind.
+        """Returns the positions of a program's inputs by kind ("params", "inputs", "initial", "statics").
 
         count: the number of the caller's sequences; a mask follows them.
         """
@@ -314,13 +321,14 @@ class LayerSource:
 
 
 class GradientPrograms:
-    """A cache of programs for the gradients of one layer."""
+    """A cache of programs for the gradients of one model."""
 
     def __init__(self) -> None:
+        """Makes an empty cache."""
         self.kept = OrderedDict[Any, Any]()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The program for a key, made at first use."""
+        """Returns the program for a key, made at first use."""
         if key not in self.kept:
             keep(self.kept, key, make())
         return self.kept[key]

@@ -34,7 +34,7 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """The gradient of the inputs at the positions `wanted`: in blocks where these pay, else in halves."""
+    """Prepares the gradient for the inputs at `wanted`: in blocks of steps where that is faster."""
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -42,6 +42,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
+        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once."""
         if isinstance(each, Section):
             return AtOnce.of(each, places)
         return InBlocks.of(each.section, choices[each.number], places)
@@ -51,7 +52,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Steps of a call that run in blocks.
+    """A part of a call's steps, which run in blocks of several steps at a time.
 
     piece: the steps, as a piece of the call.
     size: the number of steps of a block; 1 for single steps.
@@ -64,7 +65,7 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call whose steps are the blocks, at their positions in the arrays of the piece."""
+        """The call in which each block of `size` steps counts as one step, on the arrays of the piece."""
         own, size = self.piece.call, self.size
         if size == 1:
             return own
@@ -78,33 +79,31 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Whether the blocks are all steps of a call, at the same positions."""
+        """Returns whether the blocks cover all steps of a call, so that its arrays need no copies."""
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """Groups the values per step of an array by block; arrays of other extents are returned unchanged."""
+        """Groups an array's values per step by block of `size` steps; other arrays are returned as is."""
         if self.size == 1 or type_.extent != STEPS:
             return array
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """Ungroups the values per block of an array to values per step; other arrays are returned
-        unchanged.
-        """
+        """Ungroups the values per block of an array to values per step; other arrays are returned as is."""
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The inputs of the blocks, cut out of the arrays of the whole call."""
+        """Returns the inputs of the blocks of steps, cut out of the arrays of the whole call."""
         pairs = zip(self.piece.inputs(net, arrays), net.inputs, strict=False)
         return [None if array is None else self.blocks(array, net.type_of(n)) for array, n in pairs]
 
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward half; returns the results of the net per step, and the saved arrays.
+        """Runs the forward pass of the blocks; returns the net's results per step, and the saved arrays.
 
-        Without rows there are no results, and the saved arrays are placeholders.
+        Without rows (sequences) there are no results, and the saved arrays are placeholders.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -127,8 +126,7 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients, per step, of the net's inputs at the positions
-        `wanted`.
+        """Runs the backward pass; returns the gradients, per step, of the net's inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -146,7 +144,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """A section of one recurrence that runs in blocks of steps, and then step by step.
+    """A section of one recurrence that runs in blocks of steps, and then the remaining steps one by one.
 
     size: the number of steps of a block.
     by_blocks, by_steps: the halves that run a block and a single step.
@@ -161,7 +159,7 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """The programs of a section, for the gradients of its memories and of some of its inputs.
+        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
         choice: the recurrence of the section, with the number of steps of a block.
         wanted: the positions of these inputs.
@@ -174,11 +172,11 @@ class InBlocks:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns."""
+        """The number of arrays that `run` returns for the backward pass."""
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """Splits a call into its blocks and the single steps that remain; either part may have no rows."""
+        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty."""
         lengths = call.positions.lengths
         left = lengths % self.size
         whole, none = lengths - left, np.zeros_like(left)
@@ -191,7 +189,7 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def begun(self, values: Values) -> list[Array | None]:
-        """The initial memories of the section; None for zeros.
+        """Returns the initial memories of the section (part of a net); None for zeros.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -208,6 +206,8 @@ class InBlocks:
 
         These are the saved values of the blocks, the memories after the blocks, and the saved values of the
         single steps.
+
+        values, way: the arrays by their numbers in the whole net, and the call with its engines.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, count = [values[number] for number in section.reads], len(section.results)
@@ -231,27 +231,31 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call and the engines.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, memories = [values[number] for number in section.reads], self.begun(values)
         blocks, others = self.parts(call)
-        asked = [*section.reads, *(memory.begins for memory in section.memories)]
+        input_values = [*section.reads, *(memory.begins for memory in section.memories)]
         if blocks.is_all(call):
             seeds = cotangents_of(section, known, call)
             made = blocks.backward(net, inputs, memories, seeds, kept, self.wanted, way.engine)
-            pairs = zip((asked[place] for place in self.wanted), made, strict=True)
+            pairs = zip((input_values[place] for place in self.wanted), made, strict=True)
             return [(number, array) for number, array in pairs if number is not None]
         cotangents = [None if number is None else known.get(number) for number in section.gives]
-        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
+        accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
         first, last = len(self.by_blocks.saved), len(self.by_blocks.saved) + len(memories)
         begun = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
         for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):
             if part.piece.call.positions.rows:
-                seeds = turn.cotangents(part.piece)
-                turn.add(part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine))
-        return turn.gradients(asked)
+                seeds = accumulator.cotangents(part.piece)
+                accumulator.add(
+                    part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine)
+                )
+        return accumulator.gradients(input_values)

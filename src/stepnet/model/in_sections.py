@@ -40,30 +40,32 @@ class Way:
 
 
 class SectionRun(Protocol):
-    """A section, with the programs that run it and its gradients."""
+    """A section of a net (a part that runs before or after others), with the programs of its gradients."""
 
     @property
     def section(self) -> Section:
-        """The section of the net that is run."""
+        """The section (part of the net) that is run."""
         ...
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns."""
+        """The number of arrays that `run` returns for the backward pass."""
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section: adds its results to `values`, and returns the arrays to be saved."""
+        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save."""
         ...
 
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the section's inputs and initial memories, with their numbers in the whole net.
+        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
+        numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call, the piece size and the engines.
         """
         ...
 
@@ -74,7 +76,7 @@ RunOf = Callable[[Any, list[int]], SectionRun]
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A section that runs all of its steps at once, in two halves.
+    """A section of a net that runs all of its steps at once, in a forward and a backward half.
 
     wanted: the positions of the inputs whose gradients are computed.
     """
@@ -85,19 +87,16 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """The programs of a section, for the gradients of some of its inputs.
-
-        wanted: the positions of these inputs.
-        """
+        """Makes the programs of a section (part of a net), for the gradients of its inputs at `wanted`."""
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns."""
+        """The number of arrays that `run` returns for the backward pass."""
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the forward half: adds its results to `values`, and returns the saved arrays."""
+        """Runs the section (part of a net) forward: adds results to `values`, returns saved arrays."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -105,11 +104,12 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of the section's inputs, with their numbers in the whole net.
+        """Computes the cotangents of the inputs of the section (part of a net), with their numbers.
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
+        way: the call, the piece size and the engines.
         """
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
@@ -122,9 +122,9 @@ class Sectioned:
     """The gradient of a net that runs section by section.
 
     wanted: the positions of the inputs whose gradients are computed.
-    sections: the run of each section, in order.
+    sections: the programs of each section, in the order of the forward pass.
     first: the index of the first section that gradients pass through.
-    crossing: the values that go from one section to another, without inputs of the net.
+    crossing: the numbers of the values that one section computes and another reads.
     checkpoint: the number of steps of a piece, for sections that run in pieces; else None.
     blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
@@ -139,10 +139,12 @@ class Sectioned:
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int], cut: Iterable[Any], run_of: RunOf) -> "Sectioned":
-        """The gradient with respect to the inputs at the positions `wanted`.
+        """Makes the gradient of a net, section by section, with respect to the inputs at the positions
+        `wanted`.
 
-        cut: the sections in order; or objects with an attribute `section`.
-        run_of: makes the run of each of these.
+        cut: the sections (parts of the net) in order; or objects with an attribute `section`.
+        run_of: makes the programs of a section, given an entry of `cut` and the positions of the inputs to
+            differentiate.
         """
         live, runs = {net.inputs[place] for place in wanted}, list[SectionRun]()
         crossing, alive = dict[int, None](), list[bool]()
@@ -161,18 +163,21 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The values that go from one section to another and are not results of the net."""
+        """The numbers of the values that a section (part of the net) computes for another one.
+
+        Results of the net are left out, as `forward` returns them anyway.
+        """
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the saved arrays: values between sections, and arrays that sections keep."""
+        """The positions in `forward`'s arrays of those that `backward` needs: crossing and saved values."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs all sections; returns the results, other values between sections, and saved arrays."""
+        """Runs all sections (parts of the net); returns results, values between sections, saved arrays."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
@@ -188,7 +193,12 @@ class Sectioned:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the sections from the last to the first; returns the gradients of the wanted inputs."""
+        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`.
+
+        arrays: the inputs of the net, as in the forward pass.
+        cotangents: one for each floating-point result of the net.
+        saved: the arrays of `forward` at the positions `saved`.
+        """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):
@@ -205,14 +215,17 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """The settings for a call: the size of its pieces, and the engines."""
+        """Returns the settings for a call: the steps per piece (range of steps), and the engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)
 
 
 def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
-    """The cotangents of a section's floating-point results; zeros for results that `known` lacks."""
+    """Returns the cotangents of the floating-point results of a section (part of a net).
+
+    known: cotangents by the numbers of their values in the whole net; zeros are returned for others.
+    """
     made = list[Array]()
     for number, value in zip(section.net.results, section.gives, strict=True):
         type_, array = section.net.type_of(number).computed, None if value is None else known.get(value)
@@ -222,5 +235,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds a contribution to the cotangent of a value, in place of zeros where there is none yet."""
+    """Adds an array to the cotangent of a value in `known`; the first array becomes the cotangent."""
     known[number] = known[number] + array if number in known else array

@@ -35,7 +35,7 @@ Array = np.ndarray
 
 
 class Combined(Model):
-    """Layers or directions that run as one: access to their parts. `Combination` runs them.
+    """Layers or directions that run as one model: access to the parts. `Combination` runs them.
 
     Arguments and results that belong to the parts have one entry per part, in a structure of each subclass.
 
@@ -47,7 +47,7 @@ class Combined(Model):
     @property
     @abstractmethod
     def part_names(self) -> tuple[str, ...]:
-        """The names of the parts in messages."""
+        """The names of the parts in error messages, such as "layer 0"."""
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
@@ -62,15 +62,18 @@ class Combined(Model):
 
     @abstractmethod
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """The input of the next part, given the outputs of the parts before it."""
+        """Returns the input of the next part from the call's sequences and the outputs of earlier parts."""
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Whether the last output of the part at a position is in the last output of the combination."""
+        """Returns whether a call for last outputs reads the last output of the part at this position."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """The output of the combination, given the outputs of all parts."""
+        """Returns the output of the combination, given the outputs of all parts.
+
+        last_only: whether these are the last outputs of each sequence.
+        """
 
     @abstractmethod
     def __call__(
@@ -87,7 +90,7 @@ class Combined(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """The outputs, and the final memories of each part."""
+        """Runs the parts on sequences; returns the outputs, and the final memories of each part."""
 
     @abstractmethod
     def trace_steps(
@@ -98,15 +101,15 @@ class Combined(Model):
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> Any:
-        """The value of every named variable at every step, of all parts."""
+        """Runs the parts; returns the value of every named variable at every step, for debugging."""
 
     @abstractmethod
     def with_params(self, params: Any) -> Self:
-        """A copy of the parts with other parameters."""
+        """Returns a copy with other parameters, which have one entry per part."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
-        """A copy with other parts, and with the report of a quantization."""
+        """Returns a copy with other parts, and with the report of a quantization."""
 
     @property
     def declaration(self) -> Declaration:
@@ -118,12 +121,12 @@ class Combined(Model):
 
     @property
     def params(self) -> Any:
-        """The parameters of the parts, one entry per part."""
+        """The parameters of the parts, one entry per part, in the structure of the combination."""
         return self.together([part.params for part in self.layers])
 
     @property
     def ends_early(self) -> bool:
-        """Whether sequences may end before their last step, by the `until` of a recurrence."""
+        """True if sequences may end before their last step, by the `until` of a recurrence."""
         return any(rnn.until is not None for rnn in recurrences_of(self))
 
 
@@ -132,7 +135,7 @@ Kind = TypeVar("Kind", bound=Layer)
 
 
 def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
-    """Every recurrence of a layer, in the order they run."""
+    """Yields every recurrence of a layer, in the order they run."""
     if isinstance(layer, RNN):
         yield layer
         return
@@ -158,10 +161,11 @@ class LayerArguments:
 def leaves_of(
     layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
 ) -> list[LayerArguments]:
-    """Every recurrence of a layer with its initial memory and its statics, in the order they run.
+    """Lists every recurrence of a layer with its initial memory and its statics, in the order they run.
 
+    initial, statics: the arguments of the call, with an entry per part.
     count: the number of sequences.
-    names: the names of the parts that the layer is in.
+    names: the names of the parts that the layer is in, for messages.
     """
     if isinstance(layer, RNN):
         with named(*names):
@@ -174,9 +178,9 @@ def leaves_of(
 
 @dataclass(frozen=True)
 class BuiltRecurrence:
-    """A recurrence that was added to the net of its layers.
+    """A recurrence that was added to the net of its layers, with its inputs and results there.
 
-    memory, last: the `Spec`s of its memory, as it is carried and as a call returns it.
+    memory, last: the `Spec`s (features, dtypes) of its memory, as carried and as a call returns it.
     memories, statics, params: the numbers of its inputs in the net.
     final: the numbers of its final memories.
     """
@@ -191,12 +195,13 @@ class BuiltRecurrence:
 
 
 class LayersProgram(Program):
-    """The program of layers as one net.
+    """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
+        """Collects the parameters and memories of the recurrences, `parts`, which the net runs in order."""
         count = len(leaves(memory))
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
@@ -207,6 +212,7 @@ class LayerPrograms(Generic[Kind]):
     """The programs that run a layer as one net, one for each kind of call so far."""
 
     def __init__(self, layer: Kind) -> None:
+        """Stores the layer; programs are made at first use."""
         self.layer = layer
         self.programs = Programs[LayersProgram]()
 
@@ -227,7 +233,7 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
+        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
@@ -242,9 +248,14 @@ class LayerPrograms(Generic[Kind]):
     def program_for(
         self, batch: Batch, parts: list[LayerArguments], last_only: bool, masked: str | None
     ) -> LayersProgram:
-        """The program for the kinds of these arguments, looked up by their dtypes, features and levels."""
+        """Returns the program for arguments of these dtypes, features and levels, made at first use.
+
+        parts: the recurrences with their arguments.
+        masked: the output at steps that a mask leaves out; None without a mask.
+        """
 
         def made() -> LayersProgram:
+            """Builds the net of the layers."""
             with paused_collector():
                 return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
 
@@ -253,7 +264,7 @@ class LayerPrograms(Generic[Kind]):
 
 
 def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """The arguments of recurrences, with static sequences on axes of their own unless lengths are equal."""
+    """Renames the axes of recurrences' static sequences where equal names stand for different lengths."""
     known: dict[str, Array] = {}
     return [
         LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))
@@ -266,8 +277,8 @@ class Wiring:
     """The net of layers while it is built.
 
     batch: the sequences of a call, for whose dtypes and features it is built.
-    parts: the recurrences, in the order they run.
-    control: the control of all steps.
+    parts: the recurrences with their arguments, in the order they run.
+    control: the control (mask) of all steps.
     made: the recurrences that were added so far.
     """
 
@@ -278,7 +289,7 @@ class Wiring:
     made: list[BuiltRecurrence] = field(default_factory=list[BuiltRecurrence])
 
     def program(self, layer: Layer, last_only: bool) -> LayersProgram:
-        """Builds the net of a layer; returns its program."""
+        """Builds the net of a layer; returns its program. With `last_only` it returns only last outputs."""
         specs = leaves(self.batch.specs)
         names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
         inputs = [
@@ -301,10 +312,10 @@ class Wiring:
         return LayersProgram(net, blank, memory, last, self.made)
 
     def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
-        """Adds a layer over the values x; returns its outputs and the structure of its memory.
+        """Adds a layer over the values x to the net; returns its outputs and the structure of its memory.
 
         last_only: whether to return only the last output of each sequence.
-        names: the names of the parts that the layer is in.
+        names: the names of the parts that the layer is in, for messages.
         """
         if isinstance(layer, RNN):
             with named(*names):
@@ -319,8 +330,9 @@ class Wiring:
             return layer.output_of(outputs, last_only), layer.together(memories)
 
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
-        """Adds one recurrence over the values x; returns its outputs and the structure of its memory.
+        """Adds one recurrence over the values x to the net; returns its outputs and its memory's structure.
 
+        part: the recurrence, with its statics.
         last_only: whether to return only the last output of each sequence.
         """
         rnn, builder = part.rnn, self.builder
@@ -361,7 +373,7 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """The last output of each sequence; raises `InputError` for an output that is a sequence itself."""
+    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves."""
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

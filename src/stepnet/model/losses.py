@@ -40,7 +40,7 @@ MEANS = ("mean", "sum")
 
 
 def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mean") -> "ValueAndGrad":
-    """A function that runs a model and returns the value of a loss and its gradients.
+    """Returns a function that runs a model and returns the value of a loss and its gradients.
 
     Args:
         loss: loss(outputs, targets) -> a number for each step or, where outputs are per sequence, for each
@@ -67,12 +67,14 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
 
 
 class ValueAndGrad:
-    """A function that returns the value of a loss and its gradients, as `value_and_grad` returns it.
+    """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
-    is_mean: whether the value is the mean of the loss's numbers; otherwise it is their sum.
+    source: the model, with the conversion of a call's arguments to the inputs of its net.
+    is_mean: True if the value is the mean of the loss's numbers, False for their sum.
     """
 
     def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+        """Stores the arguments, which the class documents; nets are made at first use."""
         self.source, self.loss, self.is_mean = source, loss, is_mean
         self.programs = GradientPrograms()
 
@@ -91,7 +93,7 @@ class ValueAndGrad:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, Gradients]:
-        """The value of the loss, and its `Gradients`.
+        """Runs the model; returns the value of the loss and its `Gradients`.
 
         targets: the second argument of the loss, laid out as the sequences are. Where outputs are per
             sequence, as with `last_only`, targets are arrays with one entry per sequence. Where a graph has
@@ -100,32 +102,35 @@ class ValueAndGrad:
         The other arguments are those of `vjp`.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
-        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.source.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
         arguments = self.source.read(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
-        aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
+        loss_targets = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
-        together = kept is None  # one net of the layer, the loss and both gradients
+        one_net = checkpoint is None  # one net of the layer, the loss and both gradients
 
-        def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
-            """The value of the loss, and its gradients for the inputs of its net at the positions `of`."""
+        def evaluated(arrays: Arrays, wanted: list[int]) -> tuple[Array, list[Array]]:
+            """Returns the value of the loss, and its gradients for its net's inputs at these positions.
+
+            arrays: the arrays of the inputs, without the targets.
+            """
             program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, aimed.key, tuple(of), together),
-                lambda: self.program(arguments, aimed, of, not together),
+                (arguments.reading.program, loss_targets.key, tuple(wanted), one_net),
+                lambda: self.program(arguments, loss_targets, wanted, not one_net),
             )
             positions = arguments.call.positions
             count = int(positions.lengths.sum()) if at_steps else positions.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
+            value, *gradients = run_net(program, [*arrays, *loss_targets.arrays, seed], arguments.call, asked)
             return (value * seed)[()], gradients
 
-        if together:
+        if one_net:
             value, gradients = evaluated(arguments.arrays, places)
             return value, arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
@@ -141,10 +146,10 @@ class ValueAndGrad:
     def program(
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
-        """Makes the program of the loss and its gradients; returns (program, loss's dtype, is per step).
+        """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
 
-        places: the positions of the inputs whose gradients are computed.
-        alone: whether the net has the results of the model as inputs, in place of the model.
+        places: the positions of the net's inputs whose gradients are computed.
+        alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
@@ -154,9 +159,9 @@ class ValueAndGrad:
 
 @dataclass(frozen=True)
 class Targets:
-    """The second argument of a loss.
+    """The second argument of a loss, as arrays.
 
-    structure: the structure of the arrays.
+    structure: the structure in which the caller gives the arrays.
     arrays: its leaves.
     levels: the number of ragged levels of each array: 1 for a value per step, 0 for one per sequence.
     """
@@ -167,36 +172,40 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of the net of a loss: the structure, dtypes, features and levels of the targets."""
+        """The cache key of a loss's net: the structure, dtypes, features and levels of the targets."""
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
     def types(self) -> Iterator[Type]:
-        """Yields the types of the targets in the net of a loss."""
+        """Yields the types of the targets, to add them as inputs to the net of a loss."""
         for array, levels in zip(self.arrays, self.levels, strict=True):
             yield Type(extent_of(1 + levels), array.shape[1:], array.dtype.name)
 
 
 def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
-    """The argument `targets` as arrays; raises `InputError` unless they are laid out as the outputs are.
+    """Checks the argument `targets`; returns it as arrays. Raises `InputError` unless it fits the outputs.
 
-    lengths, time_major: the arguments of the call.
+    lengths, time_major: the arguments of the call, which also hold for targets per step.
     """
     named, program = list(named_leaves(targets)), arguments.reading.program
     outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
-    alike = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
+    per_step = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
     at_steps: dict[str, tuple[Array, int]] = {}
-    if alike:
-        both = Batch.of({"inputs": arguments.batch.structure, "targets": alike}, lengths, time_major)
-        check_depth(alike, both.levels[-len(alike) :], arguments.batch)
+    if per_step:
+        both = Batch.of({"inputs": arguments.batch.structure, "targets": per_step}, lengths, time_major)
+        check_depth(per_step, both.levels[-len(per_step) :], arguments.batch)
         first = len(arguments.batch.arrays)
-        at_steps = dict(zip(alike, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True))
-    pairs = [at_steps[name] if name in alike else (of_row(name, leaf, arguments), 0) for name, leaf in named]
+        at_steps = dict(
+            zip(per_step, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True)
+        )
+    pairs = [
+        at_steps[name] if name in per_step else (of_row(name, leaf, arguments), 0) for name, leaf in named
+    ]
     return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
-    """Whether a target has one entry per sequence, as the output with its name has.
+    """Returns True if the output with a target's name has one entry per sequence, False if one per step.
 
     outputs: the number of ragged levels of each output, by name.
     """
@@ -211,7 +220,10 @@ def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
 
 
 def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
-    """A target as an array with one entry per sequence; raises `InputError` for another number of entries."""
+    """Returns a target as an array; raises `InputError` unless it has one entry per sequence.
+
+    name, leaf: the target's name and value.
+    """
     what, rows = f"target {name}".strip(), arguments.call.positions.rows
     array = checked_array(leaf, what)
     if array.shape[:1] != (rows,):
@@ -223,7 +235,10 @@ def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
 
 
 def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch) -> None:
-    """Raises `InputError` for targets with more levels of sequences than the inputs have."""
+    """Raises `InputError` for targets with more levels of sequences than the inputs have.
+
+    targets, levels: the targets by name, and the number of levels of each, in the same order.
+    """
     for name, count in zip(targets, levels, strict=True):
         if count > max(batch.levels):
             raise InputError(
@@ -235,9 +250,10 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
 def with_loss(
     loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """The net that returns the sum of a loss, and whether the loss has a value per step.
+    """Traces a loss behind a model; returns the net of the sum of its numbers, and True if these are per
+    step.
 
-    alone: whether the net has the results of the model as inputs, in place of the model.
+    alone: True if the net reads the results of the model as inputs, False if it includes the model.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()
     if alone:
@@ -258,9 +274,9 @@ def with_loss(
             raise InputError("a graph gives no last memories: its loss has no parameter named `final`")
         extras["final"] = rebuild(program.memory, results[count:])
     outputs = rebuild(program.output, results[:count])
-    aimed = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
+    target_values = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
     with NamingLine(loss):
-        value = loss(outputs, aimed, **extras)
+        value = loss(outputs, target_values, **extras)
     with NamingLine(loss), written_at(defined_at(loss)):
         if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
             text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"
@@ -274,7 +290,7 @@ def with_loss(
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:
-    """Whether a loss has a parameter named `final`."""
+    """Returns whether a loss has a parameter named `final`, which gets the last memories."""
     try:
         return "final" in inspect.signature(loss).parameters
     except (TypeError, ValueError):

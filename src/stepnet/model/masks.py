@@ -41,7 +41,7 @@ def dropout(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Dropout masks: 0 with probability `rate`, and 1 / (1 - rate) otherwise, as in PyTorch and Keras.
+    """Returns dropout masks: 0 with probability `rate`, else 1 / (1 - rate), as in PyTorch and Keras.
 
     A number depends on the seed, the sequence, its step and its feature alone. So a sequence has the same
     mask in any batch and however it is cut.
@@ -71,6 +71,7 @@ def dropout(
     scale = np.asarray(0 if rate == 1 else 1 / (1 - rate), name)
 
     def mask(numbers: Array) -> Array:
+        """Maps uniform random numbers to entries of a mask, 0 or `scale`."""
         return np.where(numbers < rate, np.zeros((), name), scale)
 
     drawn = uniform(like, features, seed=seed, per=per, identities=identities, before=before)
@@ -86,7 +87,7 @@ def uniform(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Random numbers from 0 up to 1, float64: an array [batch, *features], or a `Ragged` with per="step".
+    """Returns random float64 numbers in [0, 1): an array [batch, *features], or a `Ragged` for per="step".
 
     The arguments and errors are those of `dropout`.
 
@@ -109,22 +110,26 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """The argument `identities` as 64-bit integers; by default the places of the sequences in the batch."""
+    """Returns the argument `identities` as 64-bit integers; for None, the positions in the batch."""
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
 
 
 def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
-    """The random numbers [len(steps), *shape] in [0, 1) of these sequences at these steps."""
+    """Returns the random numbers [len(steps), *shape] in [0, 1) for pairs of a sequence and a step.
+
+    identities, steps: the identity of the sequence and the number of the step of each pair.
+    shape: the features of the numbers of one pair.
+    """
     seed = whole(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
     # A number of 53 bits takes two of the four words that a counter gives.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
     key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
-    drawn, together = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
-    for begin in range(0, len(steps), together):
-        rows = slice(begin, begin + together)
+    drawn, chunk = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
+    for begin in range(0, len(steps), chunk):
+        rows = slice(begin, begin + chunk)
         step, name = low(steps[rows, None].astype(np.uint64)), identities[rows, None].astype(np.uint64)
         words = np.stack(philox((blocks, step, low(name), name >> THIRTY_TWO), key), axis=-1)
         upper, lower = words[..., 0::2] >> np.uint64(5), words[..., 1::2] >> np.uint64(6)
@@ -144,7 +149,11 @@ IN_CACHE = 2**13
 
 
 def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """The Philox4x32-10 generator: four 32-bit words for each counter, stored in uint64."""
+    """Computes the Philox4x32-10 generator: four 32-bit random words for each counter, stored in uint64.
+
+    counter: four arrays with the words of the counters.
+    key: the two words of the seed.
+    """
     a, b, c, d = counter
     first, second = key
     for _ in range(ROUNDS):
@@ -159,9 +168,10 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
 
 
 def low(words: Array) -> Array:
-    """The lower 32 bits of each word."""
+    """Returns the lower 32 bits of each word."""
     return words & np.uint64(0xFFFFFFFF)
 
 
 def __dir__() -> list[str]:
+    """Lists the public names of the module."""
     return sorted(__all__)

@@ -16,9 +16,9 @@ Array = np.ndarray
 
 
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
-    """The features of both outputs concatenated; the first `rows` axes are not features.
+    """Concatenates the features of the outputs of two directions; outputs without features become a pair.
 
-    Two outputs without features become one with two.
+    rows: the number of leading axes that are not features.
     """
     return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
 
@@ -32,16 +32,16 @@ MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
 
 
 def checked_merge(merge: Any) -> str | None:
-    """The argument `merge`, a name or None; raises `InputError` for an unknown name."""
+    """Returns the argument `merge`, a name or None; raises `InputError` for an unknown name."""
     return (
         None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
     )
 
 
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
-    """The outputs of two directions, merged leaf by leaf.
+    """Merges the outputs of two directions, leaf by leaf.
 
-    how: the name of a merge.
+    how: the name of a merge, such as "concat".
     last_only: whether the outputs are last outputs, which have no time axis.
     """
     backward = arranged(backward, forward)
@@ -55,9 +55,9 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """One output of two directions, merged.
+    """Merges one output of two directions.
 
-    how: the name of the merge.
+    how: the name of the merge, such as "concat".
     rows: the number of leading axes that are not features.
     """
     if isinstance(forward, Ragged):

@@ -36,11 +36,11 @@ Array = np.ndarray
 
 
 class Declaration(NamedTuple):
-    """The inputs, statics and parameters of a model.
+    """The inputs, statics and parameters that a model was made with.
 
-    inputs, statics: the structures that the model was made with, a `Spec` for each; None where it was made
-        without them.
-    params: the parameters, in the order of the net.
+    inputs, statics: the structures of the inputs and of the statics (values that each sequence has once),
+        with a `Spec` (features and dtype) per value; None where the model was made without them.
+    params: the parameter arrays, in the order of the net's inputs.
     """
 
     inputs: Any
@@ -49,7 +49,7 @@ class Declaration(NamedTuple):
 
 
 class Model(ABC):
-    """A model: an `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+    """Base class of the models: `RNN`, `Stack`, `Bidirectional` and `Graph`.
 
     Everything that runs, explains or exports a model takes any of them.
 
@@ -69,7 +69,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def program(self) -> Program:
-        """The program for the latest or the declared inputs; raises `InputError` before inputs are known."""
+        """The compiled program for the latest or declared inputs; raises `InputError` if there are none."""
 
     @property
     @abstractmethod
@@ -79,53 +79,59 @@ class Model(ABC):
     @property
     @abstractmethod
     def ends_early(self) -> bool:
-        """Whether sequences may end before their last step, where a step has `until=`."""
+        """True if sequences may end before their last step, because a step has a condition `until=`."""
 
     @abstractmethod
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """The checked arguments of a call without further arguments, with the program that runs them."""
+        """Checks the sequences and statics of a call, and returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
 
     @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call without its final memories.
+        """Runs the model and returns its outputs, without the final memories.
 
-        last_only: whether outputs of each step are those of the last step alone.
+        last_only: whether to return only the last output of each sequence.
         """
 
     @abstractmethod
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """The recurrences that a stream steps; raises `InputError` for a model that has no stream."""
+        """Returns the recurrences that a stream runs step by step; raises `InputError` if it cannot."""
 
     def engine_order(self, asked: Asked) -> Order:
-        """The engines that the argument `engine` stands for; raises `InputError` for an unknown one."""
+        """Checks the argument `engine` of a call; returns it as a name, or a tuple of names in order.
+
+        Raises `InputError` for an unknown name.
+        """
         return checked_engine(asked)
 
     # ---- shared by all models
 
     @property
     def net(self) -> Net:
-        """The net of the whole model, as traced for the latest kind of inputs."""
+        """The net (graph of typed operations) of the whole model, as traced for the latest inputs."""
         return self.program.net
 
     @property
     def plan(self) -> Plan:
-        """The plan of the model: the operations that run once, before, in and after the loop.
+        """The plan of the model: the operations that run once, before, in and after the loop over the steps.
 
-        Raises `InputError` for a model with several plans.
+        Raises `InputError` for a model that runs in several parts with a plan each.
         """
         return self.program.plan
 
     @property
     def schedule(self) -> Schedule:
-        """The parts that run one after the other: a single one for one recurrence, unless it is nested."""
+        """The parts of the model in the order they run, each with its plan; often there is a single part."""
         return self.program.schedule
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """The schedules that a call without other arguments runs, one after the other."""
+        """Returns the schedules (parts with plans) that a call on these sequences runs, in order."""
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The plan as text: the parts in the order they run, what each does and costs, and its engine.
+        """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -157,16 +163,16 @@ class Model(ABC):
         return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """The sections of the text of `explain`.
+        """Returns the sections of the text that `explain` prints for these engines.
 
-        size: the size of a call whose threads and times are added; None for no call.
+        size: the numbers of sequences and steps of a call whose threads and times are added, or None.
         """
         from stepnet.explain.plan import schedule_sections  # late: calls do not need it
 
         return schedule_sections(self.program.schedule_for(order), order, size)
 
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
-        """A drawing of the model as text, or written as a picture.
+        """Returns a drawing of the model as text, and writes it as a picture if a path is given.
 
         Each part that an engine runs is a box with its cell, if that is a known one, its other operations and
         its engine. Values between the parts are lines with the sizes of one element.
@@ -201,10 +207,10 @@ class Model(ABC):
         *,
         begun: Any = None,
     ) -> "Stream":
-        """A stream of sequences that the whole model runs one step at a time: `stream.step(x)`.
+        """Returns a stream, which runs the whole model one step at a time: `stream.step(x)`.
 
-        A value per sequence, such as a last output, has at each step the value that a call over the steps so
-        far returns.
+        A value that a call returns once per sequence, such as the last output, is returned at each step, as
+        if the sequence ended there.
 
         Args:
             rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.

@@ -33,7 +33,7 @@ Array = np.ndarray
 
 
 def is_traced(structure: Any) -> bool:
-    """Whether sequences are values of a step that is being traced."""
+    """Returns whether sequences are values of a step or model that is being traced."""
     if isinstance(structure, np.ndarray | Ragged):
         return False
     return any(isinstance(leaf, Traced) for leaf in leaves(structure))
@@ -53,6 +53,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
 
     def here(leaf: Any) -> Any:
+        """Makes a value of an enclosing net a value of the inner net; returns other leaves unchanged."""
         return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
 
     sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))
@@ -87,14 +88,16 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """Returns a static unchanged; raises `StepError` unless it is a value with one entry per row."""
+    """Returns a static of an inner recurrence unchanged; raises `StepError` unless it has one entry per
+    row.
+    """
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf
 
 
 def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
-    """The initial memories of an inner recurrence, as values of the step that is being traced.
+    """Returns the initial memories of an inner recurrence, as values of the step that is being traced.
 
     builder: the builder of the step or model.
     initial: "zeros", or values in the structure of the memory; in a model also None, for zeros.
@@ -130,7 +133,7 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
 
 
 def reduce(sequence: Any, how: str) -> Traced:
-    """One value per row from each inner sequence of a step. Zeros where a sequence is empty.
+    """Combines the steps of each inner sequence to one value per row; zeros where a sequence is empty.
 
     The dtype is the one that NumPy gives: the mean of integers is float64.
 
@@ -159,7 +162,7 @@ def reduce(sequence: Any, how: str) -> Traced:
 
 
 def softmax_over_steps(scores: Any) -> Traced:
-    """The softmax of scores over the steps of each inner sequence: positive weights that sum to one.
+    """Returns the softmax of scores over the steps of each inner sequence: positive weights that sum to one.
 
     An empty sequence has no weights, so a sum weighted by them is zero.
 
@@ -188,7 +191,7 @@ def softmax_over_steps(scores: Any) -> Traced:
 
 
 def expand(value: Any, like: Any) -> Traced:
-    """A value of a step repeated at every step of its row's inner sequence.
+    """Repeats a value of a step at every step of its row's inner sequence.
 
     Args:
         value: A value of the step, [rows, features...].

@@ -27,14 +27,14 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net bound to its parameters, for several calls."""
+    """A net whose kernel is bound to its parameters once, for several calls."""
 
     program: NetProgram
     bound: Bound
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters among the arrays of its inputs."""
+        """Binds a net to the parameters among its input arrays, to run it several times."""
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
@@ -42,12 +42,12 @@ class BoundNet:
         return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
     def release(self) -> None:
-        """Releases the memory of the kernel; the net must not be called afterwards."""
+        """Releases the memory of the compiled net, which must not be called afterwards."""
         self.bound.release()
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """The array of the input at a position; zeros for each row of the call if it is None."""
+    """Returns the array of the net's input at a position; zeros for each row of the call if it is None."""
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
@@ -55,12 +55,12 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """The parameters among the arrays of a net's inputs."""
+    """Returns the parameters among the arrays of a net's inputs, to bind a kernel to."""
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """A copy of a call with the arrays of a net's inputs."""
+    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics."""
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],
@@ -72,7 +72,7 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """The results of a kernel in the order of the net's results."""
+    """Returns the results of a kernel (compiled net) as a list in the order of the net's results."""
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

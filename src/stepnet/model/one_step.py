@@ -23,27 +23,29 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """The reason why a plan cannot run as one step of another recurrence; None if it can."""
+    """Returns why a plan (a recurrence's operations) cannot be a step of another net; None if it can."""
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Whether an operation outside the recurrence has no meaning for a single step."""
+    """Returns whether an operation outside the recurrence has no meaning for a single step."""
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
 
 
 def counts(plan: Plan) -> bool:
-    """Whether the step of a plan reads its index."""
+    """Returns whether the step of a plan (a recurrence's operations in order) reads its index."""
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
 def one_step(
     builder: Builder, plan: Plan, operands: Sequence[int], index: int, known: Mapping[int, int]
 ) -> list[int]:
-    """Adds one step of a plan to a body; returns the numbers of its outputs, then of its next memories.
+    """Adds one step of a plan (a recurrence's operations in order) to a body, the net of another step.
+
+    Returns the numbers of its outputs, then of its next memories.
 
     builder: the builder of the body.
     operands: for each input of the plan's net, the number of its value in the body, per row or constant.
@@ -54,7 +56,7 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """The numbers of the values per step in a plan's net that depend on sequences and parameters alone."""
+    """Lists the numbers of a net's values per step that depend on sequences and parameters alone."""
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -67,10 +69,11 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """Adds one step of values that depend on sequences and parameters alone to a body; returns their numbers.
+    """Adds, for one step, values that depend on no memory to a body (the net of a step); returns their
+    numbers.
 
     operands: for these inputs of the plan's net, the number of the value in the body.
-    wanted: the numbers of the values in the plan's net.
+    wanted: the numbers of the values in the net of the plan (a recurrence's operations in order).
     """
     step = OneStep(builder, plan, -1, operands)
     needed = ancestors(plan.net.nodes, wanted)
@@ -82,7 +85,7 @@ def before_loop(
 
 @dataclass
 class OneStep:
-    """One step of a plan while it is added to a body.
+    """One step of a plan (a recurrence's operations in order) while it is added to a body, the net of a step.
 
     index: the number in the body of the count of earlier steps; -1 where the step does not read it.
     known: for values of the plan's net that the body already has, their numbers in the body.
@@ -105,25 +108,29 @@ class OneStep:
     following: list[int] = field(init=False, default_factory=list[int])
 
     def __post_init__(self) -> None:
+        """Starts with the values that the net of the step already has."""
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """Adds the step for these operands; returns the numbers of the results."""
-        net, several = self.plan.net, dict[int, list[int]]()
+        """Adds the step to the body (the net of a step); returns the numbers of its results.
+
+        operands: for each input of the plan's net, the number of its value in the body.
+        """
+        net, recur_results = self.plan.net, dict[int, list[int]]()
         for number, operand in zip(net.inputs, operands, strict=True):
             of_steps = net.type_of(number).extent == STEPS
             self.place.setdefault(number, self.barrier(operand) if of_steps else operand)
         for number, node in enumerate(net.nodes):
             if node.operation == "recur":
-                several[number] = self.loop([self.place[operand] for operand in node.inputs])
-            elif node.operation == "result" and node.inputs[0] in several:
-                self.place[number] = several[node.inputs[0]][node.attributes["of"]]
+                recur_results[number] = self.loop([self.place[operand] for operand in node.inputs])
+            elif node.operation == "result" and node.inputs[0] in recur_results:
+                self.place[number] = recur_results[node.inputs[0]][node.attributes["of"]]
             elif number not in self.place:
                 self.place[number] = self.copied(node, [self.place[operand] for operand in node.inputs])
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the body of the plan's recurrence; returns the numbers of its results."""
+        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers."""
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -137,7 +144,7 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """Copies a node into the body, for these operands; returns its number.
+        """Copies a node into the body (the net of a step), for these operands; returns its number.
 
         A node that repeats a value per row at every step, or takes the last step, is that value itself.
         """
@@ -151,7 +158,7 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Puts a floating-point value behind a barrier, through which no pass looks; returns its number."""
+        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number."""
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

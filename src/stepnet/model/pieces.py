@@ -37,7 +37,7 @@ CHECKPOINT_IS = "checkpoint is None, 'sqrt' or how many steps there are from 1 o
 
 
 def checked_checkpoint(value: object) -> Checkpoint:
-    """The argument `checkpoint`, unchanged; raises `InputError` for an invalid one.
+    """Returns the argument `checkpoint` unchanged; raises `InputError` for an invalid one.
 
     >>> checked_checkpoint("sqrt"), checked_checkpoint(10)
     ('sqrt', 10)
@@ -48,7 +48,7 @@ def checked_checkpoint(value: object) -> Checkpoint:
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:
-    """The largest number of steps of a piece.
+    """Returns the steps of a piece (part of a call): `checkpoint`, or the longest length's root for "sqrt".
 
     >>> piece_size("sqrt", 10), piece_size(3, 10), piece_size("sqrt", 0)
     (4, 3, 1)
@@ -58,9 +58,9 @@ def piece_size(checkpoint: "int | str", longest: int) -> int:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some steps of a call, which run as a call of their own.
+    """A range of steps of a call, which runs as a call of its own.
 
-    rows: the sequences that have at least one of these steps.
+    rows: the indices of the sequences that have at least one of these steps.
     places: the positions of their values in the arrays of the whole call, level by level.
     beside: the positions of the values of their static sequences, by axis.
     call: the call of the piece.
@@ -72,7 +72,7 @@ class Piece:
     call: Call
 
     def where(self, type_: Type) -> Places:
-        """The positions of the piece's values of a type in the arrays of the whole call."""
+        """Returns the positions of the piece (range of steps) in a call's array of values of this type."""
         if type_.extent == CONST:
             return ...
         if is_static_extent(type_.extent):
@@ -80,11 +80,11 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """The part of an array of the whole call that belongs to the piece, for values of this type."""
+        """Returns the entries of a call's array, with values of this type, in the piece (range of steps)."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The parts of a net's input arrays that belong to the piece; None for an array that is None.
+        """Cuts the entries of a piece (range of steps) out of input arrays; None for an array that is None.
 
         arrays: the arrays of the net's first inputs in the whole call.
         """
@@ -92,13 +92,13 @@ class Piece:
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Writes a net's results for the piece to their positions in arrays of the whole call."""
+        """Writes a net's results for the piece (range of steps) to their positions in the call's arrays."""
         for number, part, array in zip(net.results, results, arrays, strict=True):
             array[self.where(net.type_of(number))] = part
 
 
 def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = False) -> Iterator[Piece]:
-    """The pieces of a call, in the order in which its recurrence takes them.
+    """Divides a call into pieces (ranges of steps); yields them in the order in which its recurrence runs.
 
     size: the number of steps of a piece.
     reverse: whether the recurrence runs from the last step.
@@ -111,7 +111,7 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
-    """The piece of up to `size` steps of each sequence, from the step `first` on.
+    """Returns the part of a call with up to `size` steps of each sequence, from the step `first` on.
 
     reverse: whether the recurrence runs from the last step.
     counts: whether the recurrence reads the step index.
@@ -129,13 +129,12 @@ def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Pie
 def part_of(
     call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
 ) -> Piece:
-    """The piece of some steps of some sequences.
+    """Returns the part of a call with some steps of some sequences, as a call to run.
 
     alive: the indices of the sequences.
     firsts, lengths: the first step of each of them, and the number of its steps.
     begun: the number of steps that each ran before these; None if no step reads its index.
-    apart: whether the steps of each sequence must lie together in the piece, unlike those of arrays [time,
-        batch].
+    apart: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
     """
     positions = call.positions
     at = positions.places(alive, firsts, lengths)
@@ -158,23 +157,23 @@ def part_of(
     inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in positions.beside.items()}
     part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=begun)
     rows = slice(None) if everyone else alive
-    return Piece(rows, tuple(map(together, places)), beside, part)
+    return Piece(rows, tuple(map(as_slice, places)), beside, part)
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
-    """The positions of the values of the sequences of some rows."""
-    return together(positions_of(offsets[rows], np.diff(offsets)[rows]))
+    """Returns the positions of the values of sequences with these indices, given the offsets of all."""
+    return as_slice(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 
-def together(places: Array) -> Places:
-    """Replaces consecutive positions by a slice; other positions are returned unchanged."""
+def as_slice(places: Array) -> Places:
+    """Replaces consecutive positions by a slice, so that indexing needs no copy; returns others unchanged."""
     if len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
     return places
 
 
 def zeros(type_: Type, call: Call) -> Array:
-    """An array of zeros for all entries that values of a type have in a call."""
+    """Returns an array of zeros for all entries that values of a type have in a call."""
     positions = call.positions
     beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
     if beside is not None:

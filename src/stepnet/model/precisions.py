@@ -12,13 +12,14 @@ Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
 
 
 def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: Any) -> Any:
-    """A copy of layers with precisions for their recurrences, and with a report of the choice.
+    """Returns a copy of layers whose recurrences compute in these precisions, with a report of the choice.
 
     precisions: one for each recurrence, in the order they run; None leaves a recurrence as it is.
     """
     given = iter(precisions)
 
     def changed(rnn: RNN) -> RNN:
+        """Gives a recurrence the next precision, if that is not None."""
         precision = next(given)
         own = report if rnn is layer else None
         return rnn if precision is None else rnn.in_precision(precision, own)
@@ -27,12 +28,12 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
 
 
 def without_end(layer: Layer) -> Layer:
-    """A copy of layers whose steps do not end sequences early."""
+    """Returns a copy of layers without `until`: each sequence runs to its last step."""
     return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
 
 
 def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
-    """A copy of layers in which each recurrence is replaced.
+    """Returns a copy of layers in which each recurrence is replaced.
 
     change: makes the new recurrence from the old one.
     report: the report of the whole copy.

@@ -31,29 +31,30 @@ Asked = str | Sequence[str]
 
 
 class NetProgram:
-    """A net with its schedule, and its kernels for the engines requested so far."""
+    """A net (graph of operations) with its compiled kernels, one for each choice of engines used so far."""
 
     def __init__(self, net: Net) -> None:
+        """Stores the net; it is planned and compiled at first use."""
         self.net = net
         self.kernels = dict[Order, Kernel]()
         self._runs = dict[Order, Runs]()
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule of the net: its parts in the order they run."""
+        """The schedule of the net: its parts in the order they run, each with its plan."""
         return KeptSchedule(self.net)
 
     @computed_once
     def ends(self) -> Ends:
-        """The positions of the inputs and results of the net, by kind."""
+        """The positions of the net's inputs and results, by kind (sequences, memories, statics, ...)."""
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The schedule for the requested engines; a plain net has one for all."""
+        """Returns the schedule (parts with plans) for the requested engines; here the same for all."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:
-        """The kernel for the requested engines, compiled at first use."""
+        """Returns the kernel (compiled code) for the requested engines, compiled at first use."""
         if asked not in self.kernels:
             with paused_collector():
                 parts = self.schedule_for(asked)
@@ -62,7 +63,7 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """The kernel for the requested engines, run with parameters that may change at every call."""
+        """Returns a runner of the kernel (compiled net) for these engines; each call passes parameters."""
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]
@@ -75,7 +76,7 @@ class Program(NetProgram):
         final memories.
     output, memory: the structures of the caller's outputs and memories. The net may have further memories
         after these, which the caller does not see.
-    last: the `Spec`s of the final memories that a call returns.
+    last: the `Spec`s (features and dtypes) to which a call rounds the final memories.
     memories: the number of all memories of the net.
     params: the parameters, in the order of the net.
     """
@@ -83,6 +84,7 @@ class Program(NetProgram):
     def __init__(
         self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
     ) -> None:
+        """Stores the arguments, which the class documents; kernels are compiled at first use."""
         super().__init__(net)
         self.output, self.memory = output, memory
         self.memories, self.params = memories, params
@@ -103,12 +105,12 @@ class Program(NetProgram):
 
     @computed_once
     def levels(self) -> tuple[int, ...]:
-        """The number of ragged levels of each output: 1 for a value per step, 0 for one per row."""
+        """The number of ragged levels of each output: 1 for a value per step, 0 for one per sequence."""
         outputs = self.net.results[: len(self.net.results) - self.memories]
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def split(self, results: Results) -> Results:
-        """Moves the outputs per row, which the engine lists first in `final`, back among the outputs."""
+        """Moves the outputs per sequence, which the engine lists first in `final`, back among the outputs."""
         if 0 not in self.levels:
             return results
         steps, rows = iter(results.outputs), iter(results.final)
@@ -116,7 +118,7 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """The final memories in the structure and the dtypes that a call returns."""
+        """Returns final memories in the structure of the memory, in the dtypes that a call returns."""
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
@@ -124,21 +126,21 @@ class Program(NetProgram):
 
     @cached_property
     def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
-        """A function that builds the structure of the memory."""
+        """A function that builds the structure of the memory from its arrays."""
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
-        """Whether a kernel for the requested engine is bound already."""
+        """Returns whether a kernel (compiled net) with the program's parameters exists for these engines."""
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """The kernel for the requested engines, bound to the parameters at first use."""
+        """Returns the kernel (compiled net) for these engines with the program's parameters, made once."""
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
     def with_params(self, params: Any) -> Self:
-        """A copy with other parameters of the same shapes and dtypes, which shares plans and machine code."""
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
@@ -146,23 +148,29 @@ class Program(NetProgram):
 
 
 class Beginning(Protocol):
-    """The initial memories that a model computes from its statics and parameters."""
+    """An object that computes the initial memories of a model from its statics and parameters."""
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """The computed memories of `count` rows with these statics, by their positions among all memories."""
+        """Computes initial memories of `count` sequences; returns them by their positions among all memories.
+
+        statics: the statics (values that each sequence has once) of these sequences.
+        """
         ...
 
 
 class StepProgram(Program):
     """The program of one traced step.
 
-    controlled: the programs of the step under a control, by the output at masked steps.
-    begin: the initial memories that the model computes; None where they are zeros.
+    traced: the trace of the step.
+    reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
+    controlled: the programs of the step under a mask or with an early end, by the output at masked steps.
+    begin: computes the initial memories; None where they are zeros.
     """
 
     begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
+        """Makes the net that loops over the traced step, and its program."""
         net = traced.net(reverse, unroll)
         params = leaves(traced.params)
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
@@ -170,12 +178,12 @@ class StepProgram(Program):
         self.controlled = dict[str | None, StepProgram]()
 
     def with_params(self, params: Any) -> Self:
-        """A copy with other parameters of the same shapes and dtypes, which shares plans and machine code."""
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
         made = super().with_params(params)
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
         return made
 
     def in_precision(self, precision: Precision) -> "StepProgram":
-        """A program of the step in a precision, with plans and machine code of its own."""
+        """Returns a program of the step that computes in a precision, with its own plans and machine code."""
         return StepProgram(replace(self.traced, precision=precision), self.reverse, self.unroll)

@@ -42,7 +42,7 @@ and preparation takes as long as a call."""
 
 @dataclass(frozen=True)
 class Executable(Generic[Kind]):
-    """A call of a program that is prepared for one shape.
+    """A call of a program that is prepared for one shape of inputs, so that later calls only run.
 
     program: the program, which has the structures of the results.
     frozen: the prepared call.
@@ -57,7 +57,7 @@ class Executable(Generic[Kind]):
     outputs: tuple[tuple[int, ...] | None, ...]
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
-        """The argument `initial` as arrays to read in place; None if they would have to be converted."""
+        """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
         if initial is None:
             return list[Array | None]([None] * len(self.memory))
         arrays = leaves_as(initial, self.program.memory)
@@ -100,17 +100,17 @@ class Executable(Generic[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Outputs arranged in a structure, with a shortcut for a single output."""
+    """Arranges outputs in a structure, with a shortcut for a single output."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
 class Calls(Executables[Executable[Kind]]):
-    """The prepared calls of a model, by form."""
+    """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
     def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
-        """The form of a call with these arguments; None for arguments that are never prepared.
+        """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
 
-        The first entry of a form is the offsets of a Ragged, as bytes; None for arrays.
+        Its first entry is the offsets of a Ragged, as bytes; None for arrays.
         """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
@@ -127,14 +127,15 @@ class Calls(Executables[Executable[Kind]]):
         return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form; returns whether it is the one to prepare.
+        """Counts a call of a form (its cache key); returns whether it has come often enough to be prepared
+        now.
 
         This is the `calls`-th call for arrays, and the `RAGGED_CALLS`-th for Raggeds.
         """
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs a prepared call; returns its program and its results, or None if none fits these arguments."""
+        """Runs the prepared call with the key `form`; returns its program and results, or None if none."""
         if (taken := self.take(form)) is None:
             return None
         executable, idle = taken
@@ -145,10 +146,10 @@ class Calls(Executables[Executable[Kind]]):
             idle.append(executable)
 
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
-        """Prepares a call for later calls of its form, and keeps it, if the engine can prepare it.
+        """Prepares a call for later calls with the same key `form`, if the engine can, and caches it.
 
         program, bound: the program of the call, and its kernel.
-        like: the form of outputs per step: a Ragged, or the first two sizes of the arrays.
+        like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
         frozen = bound.frozen(call)
         if frozen is None:
@@ -163,7 +164,7 @@ class Calls(Executables[Executable[Kind]]):
 
 
 def is_order(engine: Any) -> bool:
-    """Whether the argument `engine` is a name or a tuple of names, which can be part of a form."""
+    """Returns whether the argument `engine` is a name or a tuple of names, which a cache key may contain."""
     if type(engine) is str:  # the usual case
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
@@ -171,26 +172,27 @@ def is_order(engine: Any) -> bool:
 
 
 def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:
-    """Adds an entry to a cache, and removes the oldest entries beyond `MOST_KINDS`."""
+    """Adds a program to a cache, and removes the oldest entries beyond `MOST_KINDS`."""
     put_latest(programs, key, program, MOST_KINDS)
 
 
 class Programs(Generic[Kind]):
     """The programs of a model for the kinds of inputs so far.
 
-    by_specs: the programs by the `Spec`s of inputs and statics.
+    by_specs: the programs by the `Spec`s (features, dtypes) of inputs and statics.
     by_arrays: the programs by the dtypes, features and levels of the arrays of a call.
-    latest: the program for the latest kind of inputs; None before inputs are known.
+    latest: the program for the latest inputs; None before inputs are known.
     calls: the prepared calls of all programs.
     """
 
     def __init__(self) -> None:
+        """Makes empty caches."""
         self.by_specs, self.by_arrays = OrderedDict[Any, Kind](), OrderedDict[Any, Kind]()
         self.latest: Kind | None = None
         self.calls = Calls[Kind]()
 
     def known(self, unknown: str) -> Kind:
-        """The program for the latest kind of inputs; if there is none, raises `InputError(unknown)`."""
+        """Returns the program for the latest inputs; if there is none, raises `InputError(unknown)`."""
         if self.latest is None:
             raise InputError(unknown)
         return self.latest
@@ -198,10 +200,10 @@ class Programs(Generic[Kind]):
     def prepared(
         self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
-        """The form of a call with these arguments, and its results if it was prepared, else None.
+        """Runs a call if it was prepared; returns its cache key, and its results or None.
 
-        The form is None for a call that is never prepared. Nothing is checked: the form of a call that was
-        prepared has passed all checks.
+        The key is None for a call that is never prepared. Nothing is checked: a call that was prepared with
+        this key has passed all checks.
         """
         form = self.calls.form(sequences, last_only, engine, masked, time_major)
         if form is None or (done := self.calls.run(form, sequences, initial)) is None:
@@ -210,16 +212,16 @@ class Programs(Generic[Kind]):
         return form, results
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """The program for `Spec`s, made at first use."""
+        """Returns the program for a key made of `Spec`s (features, dtypes); `make` makes it at first use."""
         return self._found(self.by_specs, key, make)
 
     def for_arrays(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """The program for the arrays of a call, made at first use."""
+        """Returns the program for a key made of a call's arrays; `make` makes it at first use."""
         return self._found(self.by_arrays, key, make)
 
     def _found(self, programs: OrderedDict[Any, Kind], key: Any, make: Callable[[], Kind]) -> Kind:
-        # A local, as other threads may make programs for other kinds of inputs meanwhile.
-        """Looks a program up, makes it at first use, and keeps it as the latest."""
+        """Returns the program for a key, made at first use, and stores it as the latest."""
+        # A local variable, as another thread may replace `latest` before the return.
         program = programs.get(key)
         if program is None:
             program = make()
@@ -228,10 +230,11 @@ class Programs(Generic[Kind]):
         return program
 
     def changed(self, change: Callable[[Kind], Kind]) -> "Programs[Kind]":
-        """A copy with each program changed, once for all kinds of inputs that share it."""
+        """Returns a copy with each program changed, once for all kinds of inputs that share it."""
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
+            """Returns the changed copy of a program, made once."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

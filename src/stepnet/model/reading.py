@@ -1,4 +1,4 @@
-"""The checked arguments of a call, and its results in the form of the inputs."""
+"""The checked arguments of a call, and its results in the layout of the inputs."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -31,7 +31,9 @@ class Reading(Generic[Kind]):
 
     batch: the sequences.
     program: the program of the model, with the structures of its results.
-    running: the program that runs: that of the step with its control, if it has one.
+    running: the program that runs: of the step with its mask or early end, if the call has one; else
+        `program`.
+    call: the arrays and positions that the kernel reads.
     ends: whether sequences may end early.
     """
 
@@ -44,10 +46,10 @@ class Reading(Generic[Kind]):
     def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
         """Runs the call on the requested engines; returns the outputs and the final memory.
 
-        calls: the prepared calls of the model, to which this call is added if it is due.
-        form: the form of the call; None for a call that is never prepared.
+        calls: the prepared calls of the model; this call is added once it has run often enough.
+        form: the key of this call in `calls`; None for a call that is never prepared.
         """
-        # The first call makes many objects, none of which is garbage before its end.
+        # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
             if form is not None and calls.is_due(form):
@@ -55,7 +57,7 @@ class Reading(Generic[Kind]):
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """Runs the call on a kernel; returns the outputs and the final memory in their structures."""
+        """Runs the call on a kernel (compiled net); returns outputs and final memory in their structures."""
         program, call, levels = self.program, self.call, self.running.levels
         if max(levels, default=1) > 1 and (self.ends or call.last_only):
             raise InputError(NO_END if self.ends else NO_LAST)
@@ -72,13 +74,13 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Outputs in the form of the inputs; last outputs are returned unchanged."""
+        """Returns flat outputs in the layout of the inputs; those of a `last_only` call are unchanged."""
         if self.call.last_only:
             return outputs
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """Runs the call on a kernel; returns the outputs, and the final memories in the loop's dtypes."""
+        """Runs the call on a kernel (compiled net); returns outputs, and memories in the loop's dtypes."""
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 
@@ -91,10 +93,11 @@ def call_of(
     mask: Any,
     begun: Any,
 ) -> Call:
-    """The call of a batch that begins with these memories.
+    """Makes the call of a batch: the arrays and positions that a kernel (compiled recurrence) reads.
 
+    memories: the initial memories; None for zeros.
     statics: the statics of each recurrence, in the order they run.
-    mask, begun: the arguments of the call, which are checked here.
+    mask, begun: the arguments of the user's call, which are checked here.
     """
     beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}
     return Call(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RNN(Declared):
-    """A recurrence: `outputs, final = rnn(sequences)`.
+    """A recurrence: a step function that runs over sequences, `outputs, final = rnn(sequences)`.
 
     Args:
         step: step(x, memory, params) -> (output, memory), each an array [rows, features...] or a nested dict,
@@ -68,7 +68,7 @@ class RNN(Declared):
     # ---- construction and copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the arguments of the constructor: a copy is traced and compiled again."""
+        """Pickles the constructor's arguments, precision and report; a copy is traced and compiled again."""
         made = partial(
             RNN,
             memory=self.memory,
@@ -81,7 +81,7 @@ class RNN(Declared):
         return remade, (made, self.step, self.params, self.precision, self.report)
 
     def with_params(self, params: Any) -> "RNN":
-        """A copy of the recurrence with other parameters.
+        """Returns a copy of the recurrence with other parameters.
 
         Nothing is traced, planned or compiled again: both recurrences share their compiled code. The
         parameters are copied here and packed at the first call. Arrays that the step captures stay as they
@@ -109,7 +109,7 @@ class RNN(Declared):
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
-        """The recurrence itself, or a newly traced copy if the parameters have other shapes or dtypes."""
+        """Returns the recurrence, or a newly traced copy with `params` if their shapes or dtypes differ."""
         pairs = zip(leaves(params), leaves(self.params), strict=True)
         if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
             return self
@@ -117,15 +117,19 @@ class RNN(Declared):
         return function(made, step, params, precision, report)
 
     def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
-        """A copy of the recurrence in a precision, with a report of the choice by `stepnet.quantize`."""
+        """Returns a copy of the recurrence that computes in a precision.
+
+        report: the report of `stepnet.quantize`, which chose the precision.
+        """
         return self.changed(
             lambda program: program.in_precision(precision), precision=precision, report=report
         )
 
     def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
-        """A copy with other attributes.
+        """Returns a copy with other attributes and with a changed copy of each compiled program.
 
-        change: makes a program of the copy from one of the original.
+        change: makes the copy's program from a program of the original.
+        attributes: the attributes that differ, by name.
         """
         made = object.__new__(type(self))
         vars(made).update(vars(self) | attributes)
@@ -133,6 +137,7 @@ class RNN(Declared):
         return made
 
     def __repr__(self) -> str:
+        """Returns the name of the step, the structure of the memory, and the direction."""
         name = getattr(self.step, "__name__", type(self.step).__name__)
         return f"RNN({name}, memory={skeleton(self.memory)}{', reverse=True' if self.reverse else ''})"
 
@@ -152,7 +157,7 @@ class RNN(Declared):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """The outputs, and the last memory of each sequence.
+        """Runs the recurrence; returns the outputs and the last memory of each sequence.
 
         Args:
             sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the step
@@ -214,19 +219,25 @@ class RNN(Declared):
 
     @property
     def ends_early(self) -> bool:
-        """Whether sequences may end before their last step, by `until`."""
+        """True if sequences may end before their last step, because the recurrence has `until=`."""
         return self.until is not None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """The checked arguments of a call without further arguments, with the program that runs them."""
+        """Checks the sequences and statics of a call, and returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
         return self.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call without its final memory; last_only: as for a call."""
+        """Runs the recurrence; returns its outputs without the memory, with `last_only` the last ones."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
-        """The recurrence that a stream steps; raises `InputError` for one that has no stream."""
+        """Returns the recurrence in the form that a stream runs step by step.
+
+        Raises `InputError` for a recurrence with `reverse` or `until`, which has no stream.
+        """
         from stepnet.model.streams.layers import StreamedRecurrence  # late: few processes have streams
 
         if self.reverse:
@@ -251,7 +262,7 @@ class RNN(Declared):
         begun: Any = None,
         time_major: bool = False,
     ) -> "Scopes":
-        """The value of every named variable at every step, for debugging.
+        """Runs the recurrence and returns the value of every named variable at every step, for debugging.
 
         The names are:
 
@@ -300,10 +311,11 @@ class RNN(Declared):
 
 
 def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, ...]) -> None:
-    """Raises `StepError` for arguments that a recurrence inside a step does not take.
+    """Raises `StepError` for call arguments that a recurrence inside another recurrence's step does not take.
 
-    others: the mask, the numbers of earlier steps, the condition of an early end, and the order of axes; None
-        where they are not given.
+    lengths, engine, masked: the arguments of the inner call.
+    others: the arguments `mask` and `begun`, the recurrence's `until`, and `time_major`; None for each that
+        is not given.
     """
     if any(other is not None for other in others):
         raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
@@ -318,16 +330,17 @@ def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, .
 def remade(
     made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None, report: Any
 ) -> RNN:
-    """Rebuilds a recurrence when it is unpickled.
+    """Rebuilds an unpickled recurrence from the values that `RNN.__reduce__` returned.
 
-    made: makes the recurrence from its step and its parameters.
+    made: makes an `RNN` from its step and its parameters.
+    precision, report: the precision that `stepnet.quantize` chose, and its report; None for none.
     """
     rnn = made(step, params)
     return rnn if precision is None else rnn.in_precision(precision, report)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:
-    """A step run over sequences from given initial memories: the outputs and the final memory.
+    """Runs a step over sequences from given initial memories; returns the outputs and the final memory.
 
     This is `RNN` for a single call. The initial arrays give the shapes and dtypes of the memory.
 

@@ -16,14 +16,14 @@ MOST_SYMBOLS = 256
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampler for `generate`, as `sampling` makes it from these arguments."""
+    """A sampler for `generate`; `sampling` makes it and documents the fields."""
 
     temperature: float
     top_k: int | None
     top_p: float | None
 
     def __call__(self, scores: Array, random: Array) -> Array:
-        """The symbols [rows] for scores [rows, symbols] and random numbers [rows]."""
+        """Draws a symbol for each row, given scores [rows, symbols] and random numbers [rows]."""
         known = scores.astype(np.float64)  # first, as unsigned integers have no negative
         order = np.argsort(-known, axis=-1, kind="stable")
         ordered = np.take_along_axis(known, order, axis=-1)
@@ -37,7 +37,7 @@ class Sampling:
         return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
 
     def of_values(self, scores: Traced, random: Traced) -> Traced:
-        """The symbol of each row, as values of the step that is being traced.
+        """Draws the symbol of each row, as values of the step that is being traced.
 
         A net does not sort: the rank of a symbol is the number of symbols above it.
         """
@@ -60,12 +60,17 @@ class Sampling:
 
 
 def sum_of(weights: Traced, above: Traced) -> Traced:
-    """The sum, for each symbol, of the weights of the symbols that rank above it."""
+    """Returns, for each symbol, the sum of the weights of the symbols that rank above it.
+
+    above: [rows, symbols, symbols], True where the symbol of the last axis ranks above that of the middle
+        one.
+    """
     return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampling:
-    """A sampler for `generate` that draws symbols with the probabilities softmax(scores / temperature).
+    """Returns a sampler for `generate` that draws symbols with the probabilities softmax(scores /
+    temperature).
 
     Args:
         temperature: Above 0. Below 1 likely symbols become more likely, above 1 less.
@@ -82,7 +87,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
     >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
     [0, 1]
     """
-    warm = number(
+    checked_temperature = number(
         temperature,
         "temperature is above 0",
         lambda value: 0 < value < math.inf,
@@ -92,4 +97,4 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
         top_k = whole(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
     if top_p is not None:
         top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
-    return Sampling(warm, top_k, top_p)
+    return Sampling(checked_temperature, top_k, top_p)

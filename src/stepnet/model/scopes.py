@@ -1,4 +1,4 @@
-"""The inside of a recurrence: every named value of every step, computed by the interpreter.
+"""Every named value of every step of a recurrence, computed by the interpreter for debugging.
 
 The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
 whose results are the named values, on the same inputs.
@@ -39,9 +39,9 @@ SHOWN = 4
 
 @dataclass(frozen=True, repr=False)
 class Scopes:
-    """Every named value of every step; see `RNN.trace_steps`.
+    """The named values of every step of a recurrence; `RNN.trace_steps` returns them.
 
-    values: by name a `Ragged` with the value of each step, in the order in which the step comes to them.
+    values: by name a `Ragged` with the value of each step, in the order in which the step computes them.
 
     >>> import stepnet as sn
     >>> def step(x, h, params):
@@ -70,21 +70,25 @@ class Scopes:
     values: dict[str, Ragged]
 
     def __getitem__(self, name: str) -> Ragged:
+        """Returns the value with this name at every step; raises `InputError` for an unknown name."""
         if not is_one_of(name, self.values):
             raise InputError(f"no value is called {shown(name)}; there are {', '.join(self.values)}")
         return self.values[name]
 
     def __contains__(self, name: object) -> bool:
+        """Returns whether a value has this name."""
         return name in self.values
 
     def __iter__(self) -> Iterator[str]:
+        """Iterates over the names of the values."""
         return iter(self.values)
 
     def __len__(self) -> int:
+        """Returns the number of values."""
         return len(self.values)
 
     def step(self, row: int, number: int) -> dict[str, Any]:
-        """Every value of one step of one sequence, by name: arrays [features...].
+        """Returns every value of one step of one sequence, by name: arrays [features...].
 
         Args:
             row: The index of the sequence.
@@ -102,12 +106,13 @@ class Scopes:
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:
+        """Returns the number of values and the description of the sequences."""
         steps = next(value for value in self.values.values() if value.levels == 1)
         sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
-        """A table of the values: the description of each, and its first elements."""
+        """Returns a table of the values: the type of each, and its first elements."""
         lengths = next(iter(self.values.values())).lengths
         row = next((place for place, length in enumerate(lengths) if length), None)
         first = {} if row is None else self.step(row, 0)
@@ -119,7 +124,7 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """The first elements of an array as text; for inner sequences, the number of them."""
+    """Returns the first elements of an array as text; for inner sequences, their description."""
     if value is None:
         return ""
     if isinstance(value, Ragged):
@@ -141,7 +146,7 @@ def step_scopes(
     lengths: Any,
     control: Controls,
 ) -> Scopes:
-    """Runs a recurrence step by step; returns every named value of every step."""
+    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step."""
     if nested.is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
@@ -149,11 +154,12 @@ def step_scopes(
         )
 
     def read(rnn: Declared) -> Reading[StepProgram]:
+        """Reads the arguments of the call for a recurrence."""
         return rnn.read(sequences, initial, statics, lengths, **control)
 
     read(rnn.with_step(rnn.step))  # raises errors here, before values are watched
     names: Names = {}
-    called = read(rnn.with_step(watched(rnn.step, names)))
+    reading = read(rnn.with_step(watched(rnn.step, names)))
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
     names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
     numbers = list(
@@ -161,25 +167,25 @@ def step_scopes(
             leaf.number for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant
         )
     )
-    record = recorded(called, builder.net(numbers), leaves(rnn.params))
+    record = recorded(reading, builder.net(numbers), leaves(rnn.params))
     ragged = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
     values = {name: ragged[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
     if control.get("mask") is not None:
-        values |= under_mask(called, record, len(numbers))
+        values |= under_mask(reading, record, len(numbers))
     return Scopes({name: values[name] for name in names})
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static sequence, which every step sees whole."""
+    """Returns whether a value is a static sequence (such as keys of attention), which is left out."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """The named values that do not depend on the step: arrays, and values of parameters alone."""
+    """Returns the named values that are the same at each step: arrays, and values of parameters alone."""
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -190,13 +196,13 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], LevelSizes(0)), strict=True))
 
 
-def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
-    """The outputs and next memories after masking, by name; those of the step itself are not masked.
+def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
+    """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
     record: the recorded values, in which the outputs under the mask begin at `first`.
     """
-    outputs, after = called.program.output, called.program.memory
-    behind = first + len(leaves(called.running.output))
+    outputs, after = reading.program.output, reading.program.memory
+    behind = first + len(leaves(reading.running.output))
     places = [
         rebuild(outputs, range(first, first + len(leaves(outputs)))),
         rebuild(after, range(behind, behind + len(leaves(after)))),
@@ -210,7 +216,8 @@ def under_mask(called: Reading[StepProgram], record: "RecordedValues", first: in
 
 @dataclass(frozen=True)
 class RecordedValues:
-    """The values of a recurrence step after step: for each step, those of all sequences that have it.
+    """The recorded values of a recurrence, step after step: for each step, those of all sequences that have
+    it.
 
     types: the type of each value.
     steps: for each step, the sizes of its sequences and its values.
@@ -224,7 +231,7 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """The value at a position, as a Ragged over every step of every sequence."""
+        """Returns the value at a position as a Ragged over every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -244,29 +251,29 @@ class RecordedValues:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """A constant array, as a Ragged that repeats it at every step."""
+        """Returns a Ragged that repeats a constant array at every step, like the recorded values."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """The offsets of the inner sequences of a step, for a value of this type."""
+    """Returns the offsets of the inner sequences of a step, for a value of this type."""
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> RecordedValues:
+def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array]) -> RecordedValues:
     """Runs a recurrence step by step in the interpreter, and records values at each step.
 
-    These are the results of `seen`, the net of named values, followed by the results of the recurrence's own
-    body. Steps after an early end do not count.
+    The values are the results of `named_net`, the net of named values, then the results of the recurrence's
+    own body. Steps after an early end do not count.
     """
-    net, packed = called.running.net, PackedCall.of(called.call)
+    net, packed = reading.running.net, PackedCall.of(reading.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
-    body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
-    done = len(recur.outputs) + len(leaves(called.program.memory))  # the memory that `ending` adds
-    lengths = called.call.positions.lengths
+    body, named_net = (narrowed_step(inside, recur.precision) for inside in (recur.body, named_net))
+    done = len(recur.outputs) + len(leaves(reading.program.memory))  # the memory that `ending` adds
+    lengths = reading.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[LevelSizes, list[Array]]] = []
     rows: list[Array] = [np.zeros(0, np.int64)]
@@ -274,19 +281,21 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
-        """Runs a step of the recurrence, and records its values."""
+        """Runs a step of the recurrence on the rows that have it, and records its values."""
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)
         places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
-        if called.ends:
+        if reading.ends:
             ended[alive] = results[done]
-        steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
+        steps.append((inside, [*interpret(named_net, arrays, inside, index), *results]))
         return results
 
     by_steps(net, node, [*packed.arrays(NetForm(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
-    types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
+    types = [named_net.type_of(number) for number in named_net.results] + [
+        body.type_of(n) for n in body.results
+    ]
     return RecordedValues(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)

@@ -3,9 +3,9 @@
 one.onnx     --read_model, run in float64-->  outputs
 other.keras  --read_model, run in float64-->  outputs  -->  largest difference, beside what rounding explains
 
-Rounding explains as much as an output changes when every weight is rounded anew, which is measured: each
-model runs again with weights that are moved by half a unit in the last place. So a difference shows in an
-output of any size, and a conversion that rounds a weight once is none.
+A difference that rounding explains is allowed. Its size is measured: each model runs again with every weight
+moved by half a unit in the last place. So a small output is compared as strictly as a large one, and a
+conversion may round a weight once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,10 +56,11 @@ class WithStates:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """The outputs {"output": ..., "final_h_0": [directions, hidden] of each sequence, ...}."""
+        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}."""
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
@@ -76,7 +77,7 @@ class WithStates:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two models to compare.
+    """One of two models that are compared.
 
     graph: the model as a graph.
     path: its name in messages.
@@ -87,37 +88,34 @@ class Side:
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """The side of a model.
-
-        states: whether the final states of layers are among the outputs.
-        """
+        """Converts a model for the comparison; `states` adds the final states of layers to the outputs."""
         path = source.path or repr(source.model)
         return cls(graph_of(source.model, path, states), path)
 
     @property
     def inputs(self) -> Any:
-        """The features and dtypes of the inputs, in the model's structure."""
+        """The features and dtypes of the inputs, in the model's structure; float32 where none is declared."""
         return transform(lambda spec: spec if spec.dtype else Spec(spec.shape, "float32"), self.graph.inputs)
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The nets in float64 with their parameters: as they are, and then rounded anew `DRAWS` times."""
+        """The model's nets in float64 with parameters: as given, then `DRAWS` randomly rounded copies."""
         program, random = self.graph.program, np.random.default_rng(0)
-        made = [(NetProgram(with_attributes(program.net, wide)), [*map(widest, program.params)])]
+        made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):
-            net = with_attributes(program.net, lambda value: wide(moved_literal(value, random)))
-            made.append((NetProgram(net), [moved(array, random) for array in program.params]))
+            net = with_attributes(program.net, lambda value: wide(perturbed_literal(value, random)))
+            made.append((NetProgram(net), [perturbed(array, random) for array in program.params]))
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name, in float64: with the weights as they are, and then rounded anew."""
+        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies."""
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
                 for x, spec in zip(leaves(arranged(sequences, self.inputs)), leaves(self.inputs), strict=True)
             ]
             reading = self.graph.reading(rebuild(self.graph.inputs, given), statics)
-            arrays = [*map(widest, reading.batch.arrays), *map(widest, leaves(statics))]
+            arrays = [*map(as_float64, reading.batch.arrays), *map(as_float64, leaves(statics))]
             extents = [self.graph.net.type_of(number).extent for number in self.graph.net.results]
             names = [name for name, _ in named_leaves(self.graph.program.traced.output)]
             for program, params in self.programs:
@@ -129,7 +127,10 @@ class Side:
 
 
 def graph_of(model: Any, path: str, states: bool) -> Graph:
-    """A model as a graph; raises `InputError` if its inputs are not known."""
+    """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
+
+    states: whether layers also return their final states.
+    """
     if isinstance(model, Graph) and not isinstance(model.model, LastOutput):
         function, inputs = None, model.inputs
     else:
@@ -150,31 +151,32 @@ class AllSteps:
 
     @property
     def __name__(self) -> str:
+        """The name of the function in messages."""
         return "all_steps"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """The outputs of the layers at all steps."""
+        """Runs the layers; returns their outputs at all steps."""
         return self.layer(x)[0]
 
 
-def widest(array: Array) -> Array:
-    """An array with float64 in place of float32."""
+def as_float64(array: Array) -> Array:
+    """Returns an array as float64 if it is float32, else unchanged, to compare models."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def moved(array: Array, random: np.random.Generator) -> Array:
-    """The numbers of an array rounded anew, in float64: each is half a unit in the last place away."""
+def perturbed(array: Array, random: np.random.Generator) -> Array:
+    """Moves each number of a float array by half a unit in the last place up or down, in float64."""
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array
     with np.errstate(invalid="ignore"):  # infinity
-        near = widest(array) * (1 + eps * random.choice([-0.5, 0.5], size=array.shape))
+        near = as_float64(array) * (1 + eps * random.choice([-0.5, 0.5], size=array.shape))
     return np.where(np.isfinite(array), near, array)
 
 
-def moved_literal(value: Any, random: np.random.Generator) -> Any:
-    """An attribute of a node; an array is rounded anew."""
-    return Literal(moved(value.value, random)) if isinstance(value, Literal) else value
+def perturbed_literal(value: Any, random: np.random.Generator) -> Any:
+    """Perturbs the numbers of a node's constant array by rounding; returns other attributes unchanged."""
+    return Literal(perturbed(value.value, random)) if isinstance(value, Literal) else value
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------
@@ -182,10 +184,10 @@ def moved_literal(value: Any, random: np.random.Generator) -> Any:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of an output over some sequences, feature by feature.
+    """The comparison of an output of two models over some sequences, feature by feature.
 
     difference: the largest difference between the models.
-    rounding: the largest change when weights are rounded anew.
+    rounding: the largest change when the weights are moved by rounding.
     largest: the largest number of the output.
     count, not_finite: the count of numbers, and of those that are NaN or infinite.
     """
@@ -197,7 +199,7 @@ class Compared:
     not_finite: int
 
     def together(self, other: "Compared") -> "Compared":
-        """Joins two comparisons into one over the sequences of both."""
+        """Joins two comparisons of an output into one over the sequences of both."""
         return Compared(
             np.maximum(self.difference, other.difference),
             np.maximum(self.rounding, other.rounding),
@@ -210,7 +212,7 @@ class Compared:
 def verify_models(
     one: FileModel, other: FileModel, samples: Iterable[Ragged] | None = None, *, seed: int = 0
 ) -> Verdict:
-    """The verdict on two models: the largest difference of their outputs over the same sequences, in float64.
+    """Compares two models: the largest difference of their outputs over the same sequences, in float64.
 
     Args:
         one: A model.
@@ -251,7 +253,7 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """The names of the outputs of a graph; [""] for layers, which have one output without a name."""
+    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name."""
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]
@@ -265,8 +267,9 @@ def verdict(
     steps: int,
     longest: int,
 ) -> Verdict:
-    """The verdict on all sequences, with the numbers of the worst feature.
+    """Sums up the comparisons of all sequences as a verdict, with the numbers of the worst feature.
 
+    sides: the two models.
     found: the comparison of each output, by name.
     alone: the names of the outputs that only one model has.
     sequences, steps: the count of sequences, and of all their steps.
@@ -292,7 +295,7 @@ def verdict(
 
 
 def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
-    """The worst feature of an output: (difference / allowed, difference, allowed).
+    """Returns the worst feature of an output as (difference / allowed, difference, allowed).
 
     least: the rounding of float64, which is always allowed.
     """
@@ -306,7 +309,7 @@ def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
 def compared(
     sides: tuple[Side, Side], sequences: Any, statics: Any, several: tuple[bool, bool]
 ) -> tuple[dict[str, Compared], set[str]]:
-    """The comparison of each output of both sides, and the names of the outputs that only one side has.
+    """Compares the outputs of two models; returns the comparisons by name, and the names only one model has.
 
     several: whether the model of each side has more than one output, not counting final states of layers.
     """
@@ -320,9 +323,9 @@ def compared(
 
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
-    """The comparison of one output.
+    """Compares one output of two models, feature by feature.
 
-    first, second: the output of each side, as it is and then with weights rounded anew.
+    first, second: the output of each model: with the given weights, then with randomly rounded copies.
     """
     sides = [[values_of(each).reshape(len(values_of(each)), -1) for each in side] for side in (first, second)]
     here, there = sides[0][0], sides[1][0]
@@ -338,19 +341,19 @@ def one_compared(first: list[Any], second: list[Any]) -> Compared:
 
 
 def values_of(output: Any) -> Array:
-    """The numbers of an output in float64."""
+    """Returns the numbers of an output, a Ragged or an array, in float64."""
     return (output.values if isinstance(output, Ragged) else output).astype(np.float64)
 
 
 def apart(one: Array, other: Array) -> Array:
-    """The absolute difference of each number; infinity where exactly one is NaN or infinite."""
+    """Returns the absolute difference of each number; infinity where exactly one is NaN or infinite."""
     with np.errstate(invalid="ignore"):
         away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
     return np.where(np.isnan(away), np.inf, away)
 
 
 def widths(net: Net) -> Iterator[int]:
-    """The number of terms of each product in a net."""
+    """Yields the number of terms of each matrix product in a net, on which its rounding depends."""
     for node in net.nodes:
         if node.operation == "recur":
             yield from widths(node.recur.body)
@@ -377,7 +380,7 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Random sequences and statics for a model; raises `InputError` for inputs that cannot be random."""
+    """Draws random sequences and statics for a model; raises `InputError` for inputs of unknown range."""
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
@@ -391,9 +394,11 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
             )
 
     def sequences(spec: Spec) -> Ragged:
+        """Draws sequences for one input."""
         return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
 
     def static(spec: Spec) -> Array:
+        """Draws a static, a value for each sequence."""
         return exactly(random.normal(size=(len(LENGTHS), *spec.shape))).astype(spec.dtype or "float32")
 
     return transform(sequences, side.inputs), transform(static, side.graph.statics)
@@ -403,7 +408,7 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
 
 
 def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tuple[str, str]]:
-    """The pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
+    """Returns pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
 
     Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
     """
@@ -425,7 +430,7 @@ def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tu
 
 
 def shape_text(output: Any) -> str:
-    """The features of an output, and whether it has a value per step or per sequence, for messages."""
+    """Describes an output for messages: its features, and whether it has a value per step or per sequence."""
     if isinstance(output, Ragged):
         return f"{list(output.features)} at every step"
     return f"{list(output.shape[1:])} for each sequence"

@@ -1,7 +1,7 @@
 """Names of a step's values: those of its local variables, recorded when each of its functions returns.
 
-A net has no names for its values, so a step is traced once more, watched. Values of recurrences inside it
-become values of the step, as those have their own steps.
+Values of a net have no names, so the step is traced once more while its functions are watched. Values of a
+recurrence inside the step become values of the step.
 """
 
 import sys
@@ -34,15 +34,16 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """A step that runs `step` and records the names of its values in `names` whenever it is traced.
+    """Wraps a step so that it records the names of its values in `names` whenever it is traced.
 
-    A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
-    named by their roles in the recurrence.
+    A value is one of the step's net, or an array. The inputs, memories, statics and outputs are named
+    `inputs`, `before`, `after`, `statics` and `outputs`.
     """
     code = code_of(step)
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        """Runs the step, then fills `names` with its inputs, local variables and results."""
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
         result, returned, inside = watching(lambda: step(x, memory, params, **extras))
@@ -66,14 +67,14 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """Values by their roles in a recurrence: `before` if there is one memory, else `before.h`."""
+    """Names the values of structures given by keyword: `before` for a single value, else `before.h` etc."""
     return dict(named_leaves(structures))
 
 
 def local_values(
     returned: dict[CodeType, Names], step: CodeType | None, builder: Builder
 ) -> dict[str, Traced]:
-    """The local variables that are values of a step: its own by their names, others as `function.name`.
+    """Returns the local variables that are values of a step, by name, or as `function.name` in functions.
 
     Parameters are left out, as the caller has them; a value computed from parameters is included.
 
@@ -92,9 +93,9 @@ def local_values(
 
 
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
-    """The values of a net among variables, and in the plain dicts, lists and tuples among them.
+    """Yields the values of a net among variables, also in plain dicts, lists and tuples, with their names.
 
-    A variable may hold anything: other objects are not opened, and no container is opened twice.
+    Objects of other types are not opened, and no container is opened twice.
     """
     opened: set[int] = set()
     remaining = list(variables.items())[::-1]
@@ -109,7 +110,7 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """The items of a plain container, with their keys."""
+    """Returns the items of a dict, list or tuple as (key, value) pairs; a namedtuple's keys are fields."""
     if isinstance(value, dict):
         return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # not the `items` of a subclass
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
@@ -125,17 +126,18 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     names: dict[CodeType, Names] = {}
     inside = InnerNames()
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
+    def record_locals(frame: FrameType, event: str, _: Any) -> None:
+        """Records a function's local variables when it returns, as a profile function of `sys.setprofile`."""
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
             names[code] = {name: value for name, value in frame.f_locals.items() if name in own}
 
-    # No context manager: an interrupt on the way into or out of one would leave the profile function there.
+    # No context manager: an interrupt while it is entered or left would leave the profile function set.
     before, outside = sys.getprofile(), INNER_NAMES.get()
     try:
         INNER_NAMES.set(inside)
-        sys.setprofile(look)
+        sys.setprofile(record_locals)
         return trace(), names, inside
     finally:
         sys.setprofile(before)
@@ -143,7 +145,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Names values of the step that is being traced and watched, for values that no local variable holds."""
+    """Adds names for values of the step that is being traced and watched, which no local variable holds."""
     if (inner := INNER_NAMES.get()) is not None:
         inner.values.update(values)
 
@@ -152,7 +154,7 @@ def name_values(values: Names) -> None:
 
 
 def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
-    """A recurrence to run inside a step in place of `rnn`, and a function from its outputs to those of `rnn`.
+    """Returns a recurrence to run inside a step in place of `rnn`, and a function that restores its outputs.
 
     If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
     and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
@@ -165,6 +167,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
+        """Records the named values among the outputs, and returns the outputs of `rnn`."""
         named = (f"{title}.{name}" for name in names)
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
@@ -173,6 +176,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        """Runs the watched step, with its named values as further outputs."""
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 
@@ -180,7 +184,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
-    """The user's name for a recurrence, made unique."""
+    """Returns the user's name for a recurrence, with a number if another one in `titles` has it."""
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)
     held = [name for variables in scopes for name, value in variables.items() if value is rnn]

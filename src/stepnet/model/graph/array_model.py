@@ -25,7 +25,7 @@ USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An input of a model of arrays.
+    """An input of a model whose inputs are arrays.
 
     name: the name of the input.
     axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
@@ -42,18 +42,20 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the input has a value per step."""
+        """True if the input has a value per step, as a sequence has."""
         return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
     def is_lengths(self) -> bool:
-        """Whether the input is the lengths of the sequences."""
+        """True if the input is the lengths of the sequences."""
         return self.axes == "lengths"
 
 
 @dataclass(frozen=True)
 class ArrayModel:
-    """A model whose inputs are arrays with axes; a subclass computes its outputs.
+    """A model whose inputs are arrays with axes of known kinds (sequences N, steps T, features _).
+
+    A subclass computes its outputs.
 
     path: the file of the model.
     inputs: the inputs with their axes.
@@ -64,25 +66,26 @@ class ArrayModel:
 
     @property
     def __name__(self) -> str:
+        """The name of the model in messages: its file."""
         return self.path
 
     @property
     def sequences(self) -> list[ModelInput]:
-        """The inputs that have steps."""
+        """The inputs that have steps, which a call passes as sequences."""
         return [input_ for input_ in self.inputs if input_.has_steps]
 
     @property
     def statics(self) -> list[ModelInput]:
-        """The inputs with a value per sequence, or one value for all."""
+        """The inputs with one value per sequence, or one for all, which a call passes as statics."""
         return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
 
     @property
     def has_lengths(self) -> bool:
-        """Whether one of the inputs is the lengths of the sequences."""
+        """True if one of the inputs is the lengths of the sequences."""
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
-        """The inputs of a call with their axes, by name.
+        """Returns the inputs of a call by name, each with the kinds of its axes, for the model's operators.
 
         x, statics: the sequences and the statics of the call.
         """
@@ -97,7 +100,7 @@ class ArrayModel:
 
 
 def graph_of(model: ArrayModel) -> Graph:
-    """The graph of a model; raises `AxesError` if the axes of its inputs do not fit its operators."""
+    """Makes a `Graph` of a model of arrays; raises `AxesError` if the axes do not fit its operators."""
     sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
@@ -107,7 +110,7 @@ def graph_of(model: ArrayModel) -> Graph:
 
 
 def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
-    """The graph for the first combination of axes that fits.
+    """Returns the graph for the first combination of axes that fits the operators of the model in a file.
 
     ways: combinations of the axes of all inputs.
     make: makes the graph for one combination, or raises `AxesError`.
@@ -127,7 +130,7 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
 
 
 def usual(rank: int) -> list[str]:
-    """The axes that are tried for an input of `rank` axes, most usual first."""
+    """Returns axes to try for an input of `rank` axes, most usual first: N rows, T steps, _ a feature."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 
@@ -170,7 +173,7 @@ def check_agree(inputs: Iterable[ModelInput]) -> None:
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raises `InputError` if `axes` has a name that is not an input's."""
+    """Raises `InputError` if the argument `axes` names an input that the model does not have."""
     unknown = [name for name in axes if name not in names]
     if unknown:
         raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")

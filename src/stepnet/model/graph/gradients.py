@@ -12,7 +12,7 @@ from stepnet.model.reading import Reading
 
 
 class ModelSource:
-    """The gradient source of a graph.
+    """A graph in the form that `vjp` and `value_and_grad` differentiate.
 
     Arrays that the model captures are constants and have no gradient.
     """
@@ -21,10 +21,11 @@ class ModelSource:
     ends_early = False
 
     def __init__(self, programs: GraphPrograms) -> None:
+        """Stores the programs of the graph."""
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """The checked arguments of a call; raises `InputError` if they do not fit or belong to layers."""
+        """Checks the arguments of a call; raises `InputError` if they do not fit or belong to layers."""
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         reading = self.programs.read(call.sequences, call.statics, call.lengths, time_major)
@@ -37,11 +38,11 @@ class ModelSource:
         return CallArguments(reading, arrays, self.places(program), structures, gives_final=False)
 
     def blank(self) -> tuple[Program, Places]:
-        """The latest program and the positions of its inputs; raises `InputError` before the first."""
+        """Returns the latest program and its inputs' positions by kind; raises `InputError` without one."""
         return self.programs.program, self.places(self.programs.program)
 
     def places(self, program: GraphProgram) -> Places:
-        """The positions of a program's inputs by kind.
+        """Returns the positions of a program's inputs by kind: "params", "inputs" and "statics".
 
         A static with which a recurrence begins is a memory of the net.
         """
@@ -54,7 +55,7 @@ class ModelSource:
 
 
 def check_no_layers(call: UncheckedCall) -> None:
-    """Raises `InputError` for arguments that only layers take."""
+    """Raises `InputError` for arguments of a call that only layers take, such as `initial`."""
     control = {name: value for name, value in call.control.items() if name != "time_major"}
     of_layers = {"initial": call.initial, "last_only": call.last_only or None, **control}
     for name, value in of_layers.items():

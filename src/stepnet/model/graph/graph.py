@@ -63,6 +63,7 @@ class Graph(Model):
     def __init__(
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
     ) -> None:
+        """Checks and stores the arguments; traces the model if `inputs` is given."""
         called_with(function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",))
         self.model = model
         self.params = transform(parameter, params)
@@ -71,7 +72,7 @@ class Graph(Model):
 
     @property
     def program(self) -> GraphProgram:
-        """The program for the latest kind of inputs: the net, the structure of its outputs, parameters."""
+        """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
         return self._programs.program
 
     def __call__(
@@ -83,7 +84,7 @@ class Graph(Model):
         *,
         time_major: bool = False,
     ) -> Any:
-        """The outputs of the model, in its structure.
+        """Runs the model; returns its outputs, in its structure.
 
         Args:
             sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
@@ -123,15 +124,15 @@ class Graph(Model):
 
     @property
     def ends_early(self) -> bool:
-        """False: recurrences of a graph run all steps."""
+        """False: no sequence ends before its last step, as recurrences of a graph run all steps."""
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """The checked arguments of a call, with the program that runs them; `last_only` has no effect."""
+        """Checks the arguments of a call but `last_only`; returns them with the program that runs them."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """The outputs of a call.
+        """Runs the model on sequences; returns the outputs.
 
         last_only: whether outputs per step are cut to the last step.
         """
@@ -139,7 +140,7 @@ class Graph(Model):
         return transform(last_step, outputs) if last_only else outputs
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
-        """The whole model as a recurrence that a stream steps; raises `InputError` if it has no stream."""
+        """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
         from stepnet.model.graph.stream import GraphStep, check_stream  # late: few processes have streams
         from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -148,11 +149,11 @@ class Graph(Model):
         return StreamedRecurrence(GraphStep(self._programs, engine))
 
     def gradient_source(self) -> GradientSource:
-        """The value that `vjp` and `value_and_grad` differentiate."""
+        """Returns the model in the form that `vjp` and `value_and_grad` differentiate."""
         return ModelSource(self._programs)
 
     def with_params(self, params: Any) -> "Graph":
-        """A copy of the model with other parameters. Nothing is traced, planned or compiled again.
+        """Returns a copy of the model with other parameters. Nothing is traced, planned or compiled again.
 
         Args:
             params: The new parameters, in the structure, shapes and dtypes of the old ones.
@@ -171,6 +172,7 @@ class Graph(Model):
         return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
 
     def __repr__(self) -> str:
+        """Returns the class, the name of the model function, and the structure of the parameters."""
         name = getattr(self.model, "__name__", type(self.model).__name__)
         return f"{type(self).__name__}({name}, params={skeleton(self.params)})"
 
@@ -179,9 +181,7 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """The output at each sequence's last step, zeros for an empty sequence; an array is returned
-    unchanged.
-    """
+    """Returns the output at each sequence's last step, zeros for an empty one; an array stays as it is."""
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

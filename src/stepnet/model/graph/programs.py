@@ -28,17 +28,18 @@ class GraphProgram(Program):
     """The program of a graph; its schedule depends on the requested engines."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
+        """Makes the program of a traced model; the schedules for engines are made at first use."""
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
         self.placed = dict[tuple[str, ...], Schedule]()
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule for `engine="auto"`."""
+        """The schedule for `engine="auto"`: the parts of the net with their plans."""
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The schedule for the requested engines, each part of which the first possible engine runs."""
+        """Returns the schedule for the requested engines: each part runs on the first possible engine."""
         order = order_of(asked)
         if order not in self.placed:
             self.placed[order] = place(self.net, engines_of(order))
@@ -46,7 +47,7 @@ class GraphProgram(Program):
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
-    """A copy of a net with precisions on some of its recurrences.
+    """Returns a copy of a net with precisions on some of its recurrences.
 
     marks: the precisions by the numbers of the recurrences' nodes.
     """
@@ -59,7 +60,7 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """A copy of a traced model with a precision for each recurrence; the model itself if none are given."""
+    """Returns a copy of a traced model with a precision for each recurrence; the model itself for none."""
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
@@ -69,7 +70,7 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
 class GraphPrograms:
     """The programs of a graph, one for each kind of inputs so far.
 
-    inputs, statics: the declared `Spec`s, or None.
+    inputs, statics: the declared `Spec`s (features and dtypes), or None.
     precisions: the precision of each recurrence of the model; empty for a model that is not quantized.
     """
 
@@ -81,6 +82,7 @@ class GraphPrograms:
         statics: Any,
         precisions: tuple[Precision, ...] = (),
     ) -> None:
+        """Stores what a graph was made with, and traces the model if `inputs` is given."""
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions
         self.programs = Programs[GraphProgram]()
@@ -90,14 +92,14 @@ class GraphPrograms:
 
     @property
     def program(self) -> GraphProgram:
-        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
+        """The program for the latest inputs; raises `InputError` before inputs are known."""
         return self.programs.known(UNKNOWN_INPUTS)
 
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
-        """The program for inputs and statics of these `Spec`s."""
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
 
         def made() -> GraphProgram:
-            """Traces the model for these inputs and statics."""
+            """Traces the model for these inputs and statics, and makes its program."""
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
             traced = trace_model(self.model, inputs, statics, self.params)
@@ -111,19 +113,19 @@ class GraphPrograms:
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
-        """The checked arguments of a call, with their program; raises `InputError` if they do not fit."""
+        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
-        still = Statics.of(statics, batch.count)
-        key = *batch.key, *still.key
-        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, still.specs))
-        call = call_of(batch, [], [still], False, None, None)
+        checked_statics = Statics.of(statics, batch.count)
+        key = *batch.key, *checked_statics.key
+        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, checked_statics.specs))
+        call = call_of(batch, [], [checked_statics], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
-        call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)
+        call = call_on(program, [*batch.arrays, *checked_statics.arrays, *program.params], call, None)
         return Reading(batch, program, program, call, ends=False)
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Runs a call, by its executable if it was prepared; returns the outputs."""
+        """Runs a call of the graph, by its prepared copy if there is one; returns the outputs."""
         self.check_model()
         programs, form = self.programs, None
         if statics is None and lengths is None:
@@ -139,7 +141,7 @@ class GraphPrograms:
             check()
 
     def with_params(self, params: Any) -> "GraphPrograms":
-        """A copy with other parameters, which shares plans and machine code."""
+        """Returns a copy with other parameters, which shares plans and machine code."""
         return self.changed(
             params,
             self.precisions,
@@ -147,7 +149,7 @@ class GraphPrograms:
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """A copy with a precision for each recurrence of the model."""
+        """Returns a copy with a precision for each recurrence of the model, as `quantize` chose them."""
         return self.changed(
             self.params,
             precisions,
@@ -160,9 +162,9 @@ class GraphPrograms:
         precisions: tuple[Precision, ...],
         change: Callable[[GraphProgram], GraphProgram],
     ) -> "GraphPrograms":
-        """A copy with other parameters and precisions.
+        """Returns a copy with other parameters and precisions.
 
-        change: makes a program of the copy from one of the original.
+        change: makes the copy's program from a program of the original.
         """
         made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics

@@ -64,7 +64,7 @@ def quantize(
     keep: float = 1.0,
     engine: Asked = "auto",
 ) -> Any:
-    """The model with its recurrences in fewer bits, as far as its outputs for samples stay within a bound.
+    """Returns the model with its recurrences in fewer bits, as far as errors on samples stay within a bound.
 
     Weights have one scale for each unit of each gate. The engine llvm finds the scale of inputs and memory
     anew at each step of each sequence; for the engine onednn the samples give it. Each recurrence is tried
@@ -124,13 +124,18 @@ def quantize(
 
 
 def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
-    """A graph of the outputs of layers, without early ends: its steps run to the end of each sequence."""
+    """Returns a graph of the outputs of layers, in which no step ends sequences early.
+
+    statics: the statics of each sample; None for layers without statics.
+    """
     tried = without_end(layers)
 
     def outputs(x: Any, params: Any) -> Any:
+        """Returns the outputs of the layers."""
         return tried(x)[0]
 
     def with_statics(x: Any, params: Any, statics: Any) -> Any:
+        """Returns the outputs of the layers with statics."""
         return tried(x, statics=statics)[0]
 
     return Graph(outputs if statics is None else with_statics)

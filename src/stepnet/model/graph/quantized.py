@@ -32,7 +32,11 @@ class QuantizedGraph(Graph):
         report: Quantization,
         engines: tuple[str, ...],
     ) -> "QuantizedGraph":
-        """A copy of a graph with these precisions for its recurrences, in order."""
+        """Returns a copy of a graph with these precisions for its recurrences, in the order they run.
+
+        report: the report of `quantize`, which chose the precisions.
+        engines: the names of the engines that they were chosen for.
+        """
         made = object.__new__(cls)
         vars(made).update(vars(graph))
         made._programs = graph._programs.in_precisions(precisions)
@@ -40,7 +44,7 @@ class QuantizedGraph(Graph):
         return made
 
     def engine_order(self, asked: Asked) -> Order:
-        """The engines that the argument `engine` stands for: "auto" is those that it was quantized for."""
+        """Returns the engines that the argument `engine` stands for; "auto" is those of the quantization."""
         return self.engines if asked == "auto" else checked_engine(asked)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
@@ -61,8 +65,5 @@ def remade(
     report: Quantization,
     engines: tuple[str, ...],
 ) -> QuantizedGraph:
-    """Rebuilds a quantized graph when it is unpickled.
-
-    made: makes the graph from the model and its parameters.
-    """
+    """Rebuilds an unpickled quantized graph; `made` makes a graph from the model and its parameters."""
     return QuantizedGraph.of(made(model, params), precisions, report, engines)

@@ -35,7 +35,7 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """The error of an output, from its arrays in low precision and in float32, one of each per sample."""
+        """Computes an output's error from its arrays in low precision and in float32, one per sample."""
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )
@@ -44,12 +44,13 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """The rms error divided by the scale; 0 without any error."""
+        """The rms error divided by the scale, to compare with the bound; 0 without any error."""
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )
 
     def __str__(self) -> str:
+        """Returns the error as a line of the report: "output tags: at most 0.1 away, rms 0.1 of 1 (10%)"."""
         name = f"output {self.name}" if self.name else "the output"
         return (
             f"{name}: at most {self.largest:.2g} away, rms {self.rms:.2g} of {self.scale:.2g} "
@@ -58,13 +59,13 @@ class OutputError:
 
 
 def rms(values: Array) -> float:
-    """The root of the mean square of numbers; 0 for no numbers."""
+    """Returns the root of the mean square of numbers, to measure errors; 0 for no numbers."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 @dataclass(frozen=True)
 class QuantizedRecurrence:
-    """The dtype that was chosen for one recurrence.
+    """The dtype that `quantize` chose for one recurrence of a model.
 
     Attributes:
         number: Its place among the model's recurrences, in the order that the model calls them.
@@ -83,6 +84,7 @@ class QuantizedRecurrence:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
+        """Returns the choice as lines of the report: the dtype, the errors, and reasons against others."""
         lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
         lines += [f"    alone in {dtype}: {100 * error:.2g}% away" for dtype, error in self.alone.items()]
         lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]
@@ -91,7 +93,7 @@ class QuantizedRecurrence:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The dtypes that were chosen for a model, and the errors of its outputs.
+    """The dtypes that `quantize` chose for a model, and the errors of its outputs.
 
     Attributes:
         recurrences: The choice for each recurrence.
@@ -108,6 +110,7 @@ class Quantization:
     within: float
 
     def __str__(self) -> str:
+        """Returns the report as text: the samples, then each recurrence and each output."""
         bound = "no bound" if isinf(self.within) else f"within {100 * self.within:.2g}%"
         head = f"{self.samples} samples of {self.steps} steps, {bound}"
         return "\n".join([head, *map(str, self.recurrences), *map(str, self.outputs)])

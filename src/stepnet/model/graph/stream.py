@@ -41,13 +41,13 @@ AT_EACH_STEP = "; a stream has one step at a time"
 
 
 def check_stream(net: Net) -> None:
-    """Raises `InputError` for a model that has no stream."""
-    if (reason := why_not(net)) is not None:
+    """Raises `InputError` for a model that a stream cannot run step by step."""
+    if (reason := stream_refusal(net)) is not None:
         raise InputError(f"this model has no stream: {reason}")
 
 
-def why_not(net: Net) -> str | None:
-    """The reason why a model has no stream, with the user's line; None if it has one."""
+def stream_refusal(net: Net) -> str | None:
+    """Returns the reason why a stream cannot run a model, with the user's line; None if it can."""
     so_far = set[int]()  # the values that a sequence has once, after its last step
     for number, node in enumerate(net.nodes):
         reason, reads_end = wrong_operation(node), not so_far.isdisjoint(node.inputs)
@@ -61,7 +61,7 @@ def why_not(net: Net) -> str | None:
 
 
 def wrong_operation(node: Node) -> str | None:
-    """The reason why an operation has no meaning for a single step of a model; None if it has one."""
+    """Returns why an operation cannot run in a stream, which has single steps of a model; None if it can."""
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
@@ -73,13 +73,13 @@ def wrong_operation(node: Node) -> str | None:
 
 @dataclass
 class Composition:
-    """The body of a composed step while it is made.
+    """The body (net of one step) of a whole model while it is made.
 
-    net: the schedule's net.
+    net: the net of the model's schedule.
     values: the numbers in `builder` of the values of `net` so far.
     before, after: the memories of the recurrences so far, before and after the step.
     start: the values that the recurrences of a whole call begin with; None for zeros.
-    specs: the structure of the memory of each recurrence, with a `Spec` for each memory.
+    specs: the structure of the memory of each recurrence, with a `Spec` (features, dtype) for each memory.
     """
 
     net: Net
@@ -92,25 +92,25 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """Whether the model repeats a value per row, or a constant, at every step."""
+        """True if the model repeats a value per row, or a constant, at every step, as `expand` does."""
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
-        """Adds an input of the schedule's net, and returns its number in the body."""
+        """Adds an input of the model to the body (the net of one step); returns its number there."""
         node = self.net.nodes[number]
         extent = CONST if node.type.extent == CONST else ROWS
         self.values[number] = self.builder.input(node.type.at(extent), node.name)
         return self.values[number]
 
     def value(self, number: int) -> int:
-        """The number in the body of a value of the schedule's net, which is copied at first use."""
+        """Returns the number of a model's value in the net of one step, which copies it at first use."""
         if number not in self.values:
             node = self.net.nodes[number]
             operands = [self.value(operand) for operand in node.inputs]
             if node.operation == "reduce" or (
                 node.operation == "expand" and not self.is_constant(operands[0])
             ):
-                # A step is the last one so far, and a value per row is the value at the step.
+                # In a stream each step is the last one so far, and a value per row is the same at each step.
                 self.values[number] = operands[0]
             else:
                 changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}
@@ -118,11 +118,11 @@ class Composition:
         return self.values[number]
 
     def is_constant(self, number: int) -> bool:
-        """Whether a value of the body is the same for all rows."""
+        """Returns whether a value of the net of one step is the same for all rows."""
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part with a plan to the body: its results, and the memories of its recurrence."""
+        """Adds a part of the model, with its plan, to the net of one step: its results and its memories."""
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
@@ -141,7 +141,7 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """The numbers in the body of a part's operands, in the order of its plan's inputs."""
+        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order."""
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -152,13 +152,13 @@ class Composition:
         ]
 
     def zeros(self, node: Node) -> int:
-        """Adds zeros for each row, of the type of a node, to the body; returns their number."""
+        """Adds zeros for each row, of a node's type, to the net of one step; returns their number."""
         zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
         return self.builder.add("expand", zeros, extent=ROWS)
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Whether a value is zeros for each row, written as a constant; -0.0 is not zero here."""
+    """Returns whether a value is zeros for each row, made by a constant; -0.0 is not zero here."""
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
         return is_zeros(builder, node.inputs[0])
@@ -166,7 +166,10 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def memory_specs(nodes: Sequence[Node]) -> Any:
-    """The structure of a recurrence's memory: an array, or a dict by the names of its arrays."""
+    """Returns the structure of a recurrence's memory with `Spec`s: one, or a dict by the names of its arrays.
+
+    nodes: the inputs of the step that are memories. Without unique names the structure is a tuple.
+    """
     specs = [Spec(node.type.shape, node.type.dtype) for node in nodes]
     names = [node.name for node in nodes]
     if len(specs) == 1:
@@ -176,11 +179,11 @@ def memory_specs(nodes: Sequence[Node]) -> Any:
 
 @dataclass(frozen=True)
 class ComputedBeginning:
-    """The initial memories of a model, computed from its statics and parameters.
+    """Computes the initial memories of a model from its statics and parameters.
 
     program: of a net whose inputs are the statics and the parameters, and whose results are these memories.
     params: the parameters, in the order of the net.
-    places: the places of these memories among all memories of the step.
+    places: the positions of these memories among all memories of the step.
     """
 
     program: NetProgram
@@ -188,7 +191,7 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """The computed memories of `count` rows with these statics, by their positions."""
+        """Computes initial memories of `count` sequences with these statics; returns them by position."""
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         made = run_net(self.program, [*statics, *self.params], call, engine)
         return dict(zip(self.places, made, strict=True))
@@ -197,9 +200,10 @@ class ComputedBeginning:
 def composed(
     schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
 ) -> StepProgram:
-    """The program of one step of a model with this schedule; raises `InputError` if it has no stream.
+    """Makes the program of one step of a whole model; raises `InputError` if the model has no stream.
 
-    inputs, statics: the structures of the model's inputs, with a `Spec` for each.
+    schedule: the parts of the model in the order they run, with their plans.
+    inputs, statics: the structures of the model's inputs, with a `Spec` (features and dtype) for each.
     params: its parameters, in the order of the net.
     output: the structure of its outputs.
     """
@@ -228,7 +232,7 @@ def composed(
 
 @dataclass(frozen=True)
 class GraphStep:
-    """A graph as the recurrence that a stream steps.
+    """A graph in the form of a recurrence, which a stream runs step by step.
 
     programs: the programs of the graph.
     engine: the engines that were requested.
@@ -243,20 +247,20 @@ class GraphStep:
 
     @property
     def inputs(self) -> Any:
-        """The `Spec`s of the inputs that the graph was declared with, or None."""
+        """The `Spec`s (features and dtypes) of the inputs that the graph was declared with, or None."""
         return self.programs.inputs
 
     @property
     def params(self) -> Any:
-        """The parameters of the graph."""
+        """The parameters of the graph, in their structure."""
         return self.programs.params
 
     def as_declared(self, inputs: Any) -> Any:
-        """The inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """The program of a step for inputs and statics of these `Spec`s."""
+        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes)."""
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
         if id(program) not in self.made:
@@ -269,11 +273,10 @@ class GraphStep:
 
 
 def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
-    """Raises `InputError` if the engine that runs the step of a model is not the one that runs its parts: the
-    bits would be others.
+    """Raises `InputError` if a stream's step runs on another engine than a call's parts, with other bits.
 
-    schedule: the parts of the model.
-    step: the schedule of the whole model as a step.
+    schedule: the parts of the model with their plans.
+    step: the whole model as one step.
     """
     engines = engines_of(asked)
     parts = {engine.name for plan in schedule.plans if (engine := choice(plan, engines).engine) is not None}

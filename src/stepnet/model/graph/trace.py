@@ -51,7 +51,7 @@ class TracedModel:
 
 
 def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """The net of a model, for structures of `Spec`s with dtypes and of parameter arrays.
+    """Traces a model to its net, for structures of `Spec`s (features and dtypes) and of parameter arrays.
 
     Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
     `StepError` naming the user's line.
@@ -84,8 +84,11 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[str, Any]:
-    """The keyword argument `statics` of a model that has one; raises `InputError` if the call does
-    not fit.
+    """Returns the keyword argument `statics` for a model that has one, as a dict; raises `InputError` if the
+    call does not fit.
+
+    statics: the `Spec`s of the caller's statics, or None.
+    values: the statics as values of the net.
     """
     try:
         argument = inspect.signature(model).parameters.get("statics")
@@ -100,7 +103,7 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
-    """A copy of a net whose named and larger constants are further inputs, and the arrays of these inputs."""
+    """Makes a net's named and larger constants further inputs; returns the new net and these constants."""
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)

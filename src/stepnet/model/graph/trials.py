@@ -35,7 +35,7 @@ NONE_FLAT = "it has no recurrence over flat sequences with no other recurrence i
 
 @dataclass(frozen=True)
 class Trials:
-    """A model with samples on which precisions are tried.
+    """A model with samples on which low precisions of its recurrences are tried.
 
     program: the model's program.
     engines: the engines that may run it, in order.
@@ -61,9 +61,13 @@ class Trials:
         keep: float,
         engines: Order,
     ) -> "Trials":
-        """The trials of a graph; raises `InputError` for samples that do not fit.
+        """Prepares trials: runs the samples in float32, and finds the scales of inputs for engines that need
+        them.
 
+        engines: the engines that may run the model, in order.
         keep: the share of the inputs that the scales must represent without clipping.
+
+        Raises `InputError` for samples that do not fit.
         """
         check_keep(keep)
         readings = tuple(read(graph, samples, statics))
@@ -80,7 +84,7 @@ class Trials:
                 if isinstance(cell, LowPrecisionCell) and cell.reads:
                     reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
-        # With the schedule of the user's own calls: marks may divide work differently, which changes bits.
+        # Without precisions, as the user's calls run: these may divide work differently, which changes bits.
         own = program.kernel(engines).bind(program.params)
         right = tuple(run(own, program, reading.call) for reading in readings)
         for sample, arrays in enumerate(right):
@@ -94,11 +98,11 @@ class Trials:
 
     @property
     def steps(self) -> int:
-        """The number of steps of all samples together."""
+        """The number of steps of all samples together, for the report."""
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """The precisions in which each recurrence can run, in the order of `dtypes`.
+        """Returns the precisions in which each recurrence can run, in the order of `dtypes`, by its number.
 
         Raises `RefusedError` if no recurrence can run in any of them.
         """
@@ -115,17 +119,20 @@ class Trials:
         return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """The precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
+        """Returns the precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """The reason why no engine runs a recurrence in a precision; None if an engine does."""
+        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does."""
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """The cell of the first engine that runs a recurrence in a precision, or all engines' reasons."""
+        """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons.
+
+        number: the number of the recurrence.
+        """
         plan = self.plans.get(number)
         if plan is None:
             return "nothing reads its memory, so it is computed for all steps at once"
@@ -133,11 +140,11 @@ class Trials:
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
-        """The precision of each recurrence: the chosen one, else float32."""
+        """Returns the precision of each recurrence: the chosen one by its number, else float32."""
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
-        """The precisions of all recurrences of the net; None for nested ones, which have no precision.
+        """Returns the precisions of all recurrences of the net; None for nested ones, which cannot have one.
 
         precisions: those of the flat recurrences, in order.
         """
@@ -147,11 +154,11 @@ class Trials:
         return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """The schedule with the chosen recurrences in low precision."""
+        """Returns the schedule (parts with plans) with the chosen recurrences in low precision."""
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """The errors of each output over all samples, with the chosen recurrences in low precision."""
+        """Returns each output's error over all samples, with the chosen recurrences in low precision."""
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         low = [run(bound, self.program, reading.call) for reading in self.readings]
         names = [name for name, _ in named_leaves(self.program.output)]
@@ -161,13 +168,13 @@ class Trials:
         ]
 
     def worst(self, chosen: Mapping[int, Precision]) -> float:
-        """The largest relative error of any output, with the chosen recurrences in low precision."""
+        """Returns the largest relative error of any output, with the chosen recurrences in low precision."""
         return max(error.relative for error in self.errors(chosen))
 
     def row(
         self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
     ) -> QuantizedRecurrence:
-        """The report's row for a recurrence.
+        """Returns the entry of the report for a recurrence.
 
         precision: the chosen one; None for float32.
         alone: the error of the outputs with only one recurrence in a dtype, by its number and the dtype.
@@ -188,7 +195,10 @@ class Trials:
 
 
 def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
-    """The samples, read as calls of one program; raises `InputError` for those that do not fit."""
+    """Reads samples as calls of one program; raises `InputError` for those that do not fit.
+
+    statics: the statics of each sample; None for a model without statics.
+    """
     if not isinstance(samples, list | tuple) or not samples:
         raise InputError(
             f"samples is a list of inputs as calls take them, with at least one entry, not {shown(samples)}"
@@ -227,13 +237,16 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """The schedule of a net, with a precision for each of its flat recurrences."""
+    """Returns the schedule (parts with plans) of a net, with a precision for each recurrence not nested."""
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """The cell of the first engine with a low-precision cell for a plan, or the reasons of all engines."""
+    """Returns the low-precision code of the first engine that has it for a plan (operations in order).
+
+    Returns the reasons of all engines, as a text, if none has it.
+    """
     reasons: list[str] = []
     for engine in engines_of(engines):
         cell = cast("LowEngine", engine).cell(plan)
@@ -244,7 +257,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """The number of the model's recurrence that a plan runs; None if it runs none."""
+    """Returns the number of the model's recurrence whose operations a plan orders; None if it has none."""
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -256,7 +269,7 @@ def scales_of(
     readings: Sequence[Reading[GraphProgram]],
     keep: float,
 ) -> dict[int, tuple[float, float]]:
-    """The scale and shift of the inputs of each recurrence, by the recurrence's number.
+    """Computes the quantization scale and shift of each recurrence's inputs, by the recurrence's number.
 
     reads: for each recurrence, its inputs by their numbers in the net.
     readings: the samples, as calls.
@@ -275,7 +288,7 @@ def scales_of(
 
 
 def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Array | None]:
-    """The arrays of a call in the order of the net's inputs."""
+    """Returns the arrays of a call, and the parameters, in the order of the net's inputs."""
     ends, call = program.ends, reading.call
     kinds = (
         (ends.sequences, call.sequences),
@@ -288,10 +301,10 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """The compiled schedule, bound to the parameters of a program."""
+    """Compiles the parts of a net, and binds them to a program's parameters, to run them on samples."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """Runs a call; returns the outputs in the order of the net's results."""
+    """Runs a call on a compiled net; returns the outputs in the order of the net's results."""
     return in_order(program, bound(call))

@@ -27,7 +27,7 @@ LayerStep = PreparedStep | CalledStep
 
 @dataclass(frozen=True)
 class New:
-    """Checked rows for one layer, to be written to slots.
+    """The checked memories and statics of new rows for one layer of a stream, to be written to slots.
 
     memory: the memories of the rows.
     first: the memories that `reset` goes back to.
@@ -39,12 +39,12 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Some of the rows, by their indices."""
+        """Returns some of the rows, by their indices, such as those not dropped since."""
         memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
         return New(memory, first, None if self.statics is None else taken(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the rows to slots of a layer, on one side.
+        """Writes the rows to slots (positions in a layer's arrays), on one side (0 or 1) of their memories.
 
         step: the prepared step of the layer.
         begun: the number of steps that each row has taken.
@@ -57,7 +57,7 @@ class New:
 
 @dataclass(frozen=True)
 class AddedRows:
-    """Rows that were added together before the first step, as the user gave them.
+    """Rows that were added to a stream together before its first step, with the arguments that the user gave.
 
     count: the number of rows that were added.
     initial, statics: the arguments for each layer.
@@ -72,16 +72,16 @@ class AddedRows:
     kept: Array
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
-        """The rows for the layer at a position, checked; raises `InputError` for arrays that do not fit."""
-        still = step.checked_statics(self.statics[place], self.count)
-        memory = step.memories.initial(
-            self.initial[place], self.count, computed_memories(step, still, self.count, engine)
+        """Checks the rows for the layer at a position; raises `InputError` if arrays do not fit its step."""
+        statics = step.checked_statics(self.statics[place], self.count)
+        memories = step.memories.initial(
+            self.initial[place], self.count, computed_memories(step, statics, self.count, engine)
         )
-        return New(memory, memory, still)
+        return New(memories, memories, statics)
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
-    """The initial memories of rows with these statics, if the model computes some of them; else None."""
+    """Returns initial memories of rows with these statics, if the model computes some of them; else None."""
     if step.kind.begin is None:
         return None
     memories = step.memories.zeros(count)
@@ -91,16 +91,16 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 
 
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
-    """Appends a piece to the pieces that have rows.
+    """Appends rows to those added before the first step; leaves out groups of which all were dropped.
 
-    A piece without rows is appended too if it has any arrays, as the first step checks their shapes.
+    A group without rows is appended too if it has any arrays, as the first step checks their shapes.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """The pieces without these rows, whose indices count through all pieces."""
+    """Removes rows from those added before the first step; `rows` are indices through all groups of rows."""
     made: list[AddedRows] = []
     first = 0
     for piece in pieces:
@@ -117,8 +117,8 @@ def begun_step(
 
     x: the inputs of `rows` rows.
     some: whether other rows of the stream wait, for messages.
-    statics: the statics of `count` rows, whose kinds all rows have.
-    capacity: the number of slots.
+    statics: statics of `count` rows, which fix the features and dtypes for all rows.
+    capacity: the number of rows that the arrays have room for.
     """
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
         x = step_inputs(x, rows, some)
@@ -130,14 +130,14 @@ def begun_step(
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """Traces the step of a layer for these `Spec`s; raises `InputError` if the inputs are not as declared."""
+    """Traces a layer's step for these `Spec`s (features, dtypes); raises `InputError` if not as declared."""
     check_inputs(rnn.inputs, inputs)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
 
 def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
-    """Prepares the traced step of a layer, with memories of zeros for `capacity` slots."""
+    """Prepares the traced step of a layer, with memories of zeros for up to `capacity` rows."""
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream

@@ -23,25 +23,26 @@ Array = np.ndarray
 
 
 class CalledStep:
-    """Runs the steps of one layer as calls, for up to `capacity` slots."""
+    """Runs the steps of one layer of a stream as separate calls, for up to `capacity` rows."""
 
     def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
+        """Allocates statics for `capacity` rows, as many as the memories have room for."""
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
         self.capacity = memories.capacity
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """A copy with more slots, which holds the statics of these slots."""
+        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
         made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         made.put_statics(slots, self.statics_of(slots))
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
-        """The statics of `count` rows; raises `InputError` for those that do not fit."""
+        """Returns statics of `count` rows as arrays and Raggeds; raises `InputError` if they do not fit."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
-        """Writes statics to slots."""
+        """Writes statics (values that each row has once) to these slots (positions of rows)."""
         for place, new in enumerate(statics):
             kept = self.statics[place]
             if isinstance(kept, Ragged):
@@ -50,12 +51,14 @@ class CalledStep:
                 kept[slots] = new
 
     def statics_of(self, slots: Array) -> list[Any]:
-        """Copies of the statics of slots."""
+        """Returns copies of the statics in these slots (positions of rows)."""
         return taken(self.statics, slots)
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of these slots, from one side to the other; returns the outputs.
+        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
+        x: the inputs of these rows.
+        side: the memories to read, 0 or 1; the step writes the others.
         some: whether other rows of the stream wait, for messages.
         """
         sequences = in_sequences(self.checked(x, len(slots), some), len(slots))
@@ -69,7 +72,7 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """The inputs of a step of `count` rows; raises `InputError` for those that do not fit."""
+        """Checks a step's inputs of `count` rows; raises `InputError` if features or dtypes have changed."""
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(
@@ -88,7 +91,7 @@ class CalledStep:
 
 
 def step_inputs(x: Any, count: int, some: bool = False) -> Any:
-    """The inputs of a step of `count` rows, each a `Ragged` or a checked array.
+    """Checks the inputs of a step of `count` rows; returns each as a `Ragged` or an array.
 
     some: whether other rows of the stream wait, for messages.
     """
@@ -107,11 +110,12 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
 
 def in_sequences(x: Any, count: int) -> Any:
-    """The inputs of a step of `count` rows as sequences of length 1."""
+    """Returns the inputs of a step of `count` rows as sequences of length 1, to run as a call."""
     lengths = np.ones(count, np.int64)
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
     def sequence(leaf: Any) -> Any:
+        """Gives one input an axis of a single step."""
         if isinstance(leaf, Ragged):
             return leaf.group(lengths)
         return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]
@@ -120,7 +124,7 @@ def in_sequences(x: Any, count: int) -> Any:
 
 
 def of_the_step(output: Any) -> Any:
-    """The output of a step, from an output over sequences of length 1."""
+    """Returns the output of a step, given an output over sequences of length 1."""
     if isinstance(output, Ragged):
         return output.inner() if output.levels > 1 else output.values
     return output[:, 0]

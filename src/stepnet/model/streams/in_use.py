@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 def alone(
     method: Callable[Concatenate[Self, Arguments], Result],
 ) -> Callable[Concatenate[Self, Arguments], Result]:
-    """Decorator of a method that raises `InputError` while another call on the same object runs.
+    """Decorates a method to raise `InputError` while another call on the same object runs.
 
     Python runs nothing between the check of `in_use` and its change, so neither another thread nor an
     interrupt can come in between. A lock would stay locked if an interrupt came just after it was acquired.

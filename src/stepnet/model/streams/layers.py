@@ -12,30 +12,30 @@ Names = tuple[str, ...]
 
 
 class Stepped(Protocol):
-    """A recurrence that a stream steps: an `RNN`, or a graph as one step."""
+    """A model that a stream can run step by step: an `RNN`, or a graph as one step."""
 
     @property
     def inputs(self) -> Any:
-        """The `Spec`s of the inputs that the recurrence was declared with, or None."""
+        """The `Spec`s (features and dtypes) of the inputs that the recurrence was declared with, or None."""
         ...
 
     @property
     def params(self) -> Any:
-        """The parameters of the recurrence."""
+        """The parameters of the recurrence, in their structure."""
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """The inputs with their dicts in the declared order."""
+        """Returns inputs with their dicts in the order of the declared inputs."""
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """The program for inputs and statics of these `Spec`s."""
+        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes)."""
         ...
 
 
 @runtime_checkable
 class CalledRecurrence(Stepped, Protocol):
-    """A recurrence whose steps can each run as a call of their own."""
+    """A recurrence whose steps can each run as a separate call."""
 
     def read(
         self,
@@ -46,7 +46,7 @@ class CalledRecurrence(Stepped, Protocol):
         *,
         begun: Any = None,
     ) -> Reading[Any]:
-        """The checked arguments of a call, with the program that runs them."""
+        """Checks the arguments of a call, and returns them with the program that runs them."""
         ...
 
 
@@ -58,23 +58,23 @@ class StreamedRecurrence:
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
-        """The recurrence with an empty name, in a list."""
+        """A list with the pair (layer names, recurrence); there are no names, as there is one layer."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """The argument of the only recurrence, in a list."""
+        """Returns an argument in a list, as there is one recurrence; `what` is not used here."""
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
-        """The result of the only recurrence."""
+        """Returns the only value: the result of the recurrence."""
         return values[0]
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers on top of each other that a stream steps.
+    """Layers on top of each other that a stream runs step by step.
 
-    by_part: splits an argument into one entry per layer.
+    by_part: splits an argument, given with its name for messages, into one entry per layer.
     """
 
     by_part: Callable[[Any, str], Sequence[Any]]
@@ -90,7 +90,7 @@ class Layers:
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Splits an argument into one entry per recurrence; raises `InputError` if it does not fit."""
+        """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
         made: list[Any] = []
         for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {place}"):

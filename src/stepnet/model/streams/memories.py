@@ -12,26 +12,29 @@ Array = np.ndarray
 
 
 class Memories:
-    """The memories of one layer, as arrays [slots, features...].
+    """The memories of one layer of a stream, as arrays [slots, features...] with a slot per row.
 
-    specs: the structure of the memory, with a `Spec` for each array.
+    Each slot has two sides: a step reads the memory of one and writes that of the other.
+
+    specs: the structure of the memory, with a `Spec` (features and dtype) for each array.
     sides: the arrays of both sides.
     begun: for both sides, the number of steps that the row in each slot has taken.
     first: the memories that `reset` goes back to.
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
+        """Allocates memories of zeros for `capacity` slots (positions for rows)."""
         self.specs, self.capacity = specs, capacity
         self.sides = self.zeros(capacity), self.zeros(capacity)
         self.first = self.zeros(capacity)
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
 
     def zeros(self, count: int) -> list[Array]:
-        """New memories of zeros for `count` rows."""
+        """Returns new memories of zeros for `count` rows."""
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """A copy with more slots."""
+        """Returns a copy with `capacity` slots (positions for rows), more than before."""
         made = Memories(self.specs, capacity)
         pairs = zip(made.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -40,11 +43,12 @@ class Memories:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays, which have an entry for each slot."""
+        """All arrays of memories and step counts, each with an entry for each slot."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
-        """The argument `initial` of `count` rows as arrays; raises `InputError` for those that do not fit.
+        """Returns the argument `initial` of `count` rows as arrays; raises `InputError` for those that do not
+        fit.
 
         default: the memories where none are given; None for zeros.
         """
@@ -53,31 +57,35 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories to one side of slots, with the number of steps that each row has taken."""
+        """Writes memories to slots (positions of rows) on a side (0 or 1), and their rows' step counts."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories to the other side of each slot, with the number of steps that each row has taken.
+        """Writes memories to slots (positions of rows), each on the side that is not in use.
 
-        sides: the present side of each slot.
+        sides: the side in use of each slot, 0 or 1.
+        begun: the number of steps that each row has taken.
         """
         for side in (0, 1):
             own = sides != side
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes the memories that `reset` goes back to."""
+        """Writes the memories to which `reset` returns the rows in these slots (positions in the arrays)."""
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Copies of the memories that `reset` goes back to."""
+        """Returns copies of the memories to which `reset` returns the rows in these slots (positions)."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Copies of the present memories of all rows."""
+        """Returns copies of the present memories of all rows.
+
+        moment: the state of the stream, with each row's position in the arrays and side (0 or 1).
+        """
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1
@@ -89,19 +97,19 @@ class Memories:
         return made
 
     def state(self, moment: Moment) -> Any:
-        """Copies of the present memories of all rows, in the structure of the memory."""
+        """Returns copies of the present memories of all rows, in the structure of the memory."""
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies the memories of slots from the other side to this side."""
+        """Copies the memories in these slots (positions of rows) to a side (0 or 1) from the other one."""
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
     def move(self, moment: Moment, rows: Array) -> None:
-        """Moves memories between rows: writes that of row rows[i] to the other side of row i.
+        """Writes the memory of row rows[i] to row i, on the side (0 or 1) that is not in use.
 
-        All rows must be on one side.
+        All rows must be on one side of `moment`, the state of the stream.
         """
         before, after = moment.side, 1 - moment.side
         old = *self.sides[before], self.begun[before]

@@ -10,12 +10,13 @@ Array = np.ndarray
 
 @dataclass
 class Moment:
-    """The rows of a stream between two steps.
+    """The rows of a stream (sequences that step side by side) between two steps.
 
-    Only `number` changes, and only where all rows take a step: adding one to it takes that step in all layers
-    at once. Everything else is a new `Moment`.
+    A row's memories lie in a slot, an index into the arrays of all layers. Each slot has two sides: a step
+    reads the memory of one and writes that of the other. Only `number` changes, and only where all rows take
+    a step: adding one to it takes that step in all layers at once. Everything else is a new `Moment`.
 
-    number: the number of steps that all rows took together; its parity is their side.
+    number: the number of steps that all rows took together; its parity (0 or 1) is their side.
     slots: the slot of each row.
     sides: the side of each row; None where all rows are on the side of `number`.
     ahead: the number of steps that each row has taken beyond `number`.
@@ -30,19 +31,22 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """The moment with rows in these slots and on these sides, which have taken `begun` steps."""
+        """Makes the state of a stream's rows, which have taken `begun` steps.
+
+        slots, sides: the position of each row in the layers' arrays, and the side (0 or 1) of its memory.
+        """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
         return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
 
     @property
     def side(self) -> int:
-        """The side of all rows if `sides` is None: the parity of `number`."""
+        """The side (0 or 1) of all rows if `sides` is None: the parity of `number`."""
         return self.number & 1
 
     @property
     def all_sides(self) -> Array:
-        """The side of each row."""
+        """The side (0 or 1) of each row, on which its present memory lies."""
         return np.full(len(self.slots), self.side) if self.sides is None else self.sides
 
     @property
@@ -51,18 +55,25 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """The moment after these rows changed sides, with `begun` steps taken."""
+        """Returns the stream's state after these rows took a step, which moves their memories to the other
+        side.
+
+        begun: the number of steps that each of them has then taken.
+        """
         sides, steps = self.all_sides.copy(), self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def moved(self, sources: Array) -> "Moment":
-        """The moment after row i continued from the memory of row sources[i], on the other side."""
+        """Returns the stream's state after row i took over the memory of row sources[i].
+
+        All rows have then written their memories to the other side, as in a step.
+        """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
-        """The moment without these rows."""
+        """Returns the stream's state without these rows; later rows may use their positions in the arrays."""
         kept = np.ones(len(self.slots), bool)
         kept[rows] = False
         if self.sides is None:
@@ -71,11 +82,12 @@ class Moment:
         return Moment.of(self.slots[kept], self.sides[kept], self.begun[kept])
 
     def only(self, rows: Array) -> "Moment":
-        """The moment with these rows alone, in this order."""
+        """Returns the stream's state with these rows alone, in this order."""
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """The moment with new rows after the others, in these slots on the side of `number`.
+        """Returns the stream's state with new rows after the others, in these slots (positions in the
+        arrays).
 
         begun: the number of steps that each new row has taken.
         """
@@ -87,7 +99,7 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """The moment with these rows in other slots, on the side of `number`.
+        """Returns the stream's state with these rows moved to other slots (positions in the arrays).
 
         begun: the number of steps that each of these rows has taken.
         """
@@ -96,12 +108,12 @@ class Moment:
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
-        """The first `count` slots without a row."""
+        """Returns the first `count` slots (positions in the layers' arrays) that no row uses."""
         taken = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
         taken[self.slots] = True
         return cast("Array", np.flatnonzero(~taken)[:count])
 
 
 def is_in_order(slots: Array) -> bool:
-    """Whether row i lies in slot i."""
+    """Returns whether row i lies in slot (position) i of the arrays, so that no indexing is needed."""
     return bool(np.array_equal(slots, np.arange(len(slots))))

@@ -1,4 +1,4 @@
-"""Steps on arrays that are laid out once: inputs are copied in, and outputs are copied out."""
+"""Steps of one layer on arrays that are allocated once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ NO_SLOTS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class StepKind:
-    """A traced step, which does not depend on the number of rows.
+    """A traced step of one layer, which does not depend on the number of rows.
 
     traced: the trace.
-    inputs, statics: the `Spec`s that it was traced for.
-    begin: the initial memories that the model computes; None where they are zeros.
+    inputs, statics: the `Spec`s (features and dtypes) that it was traced for.
+    begin: computes the initial memories; None where they are zeros.
     """
 
     traced: TracedStep
@@ -37,12 +37,12 @@ class StepKind:
 
     @property
     def counts(self) -> bool:
-        """Whether the step reads its index."""
+        """True if the step reads its index, which must then be counted."""
         return any(node.operation == "index" for node in self.traced.body.nodes)
 
 
 class Chosen(NamedTuple):
-    """The prepared step of some slots.
+    """The prepared step of some slots (positions of rows in a layer's arrays).
 
     slots: the slots.
     run: the function that runs the step.
@@ -58,13 +58,19 @@ class Chosen(NamedTuple):
 
 
 def no_step() -> None:
-    """Does nothing, as the step of no rows."""
+    """Does nothing; it is the step of no rows."""
 
 
 class PreparedStep:
-    """Runs the steps of one layer on arrays that are laid out once, for up to `capacity` slots."""
+    """Runs the steps of one layer of a stream on arrays that are allocated once, for up to `capacity` rows.
+
+    kind: the traced step.
+    bound: the kernel (compiled step) with its parameters.
+    memories: the memories of the rows.
+    """
 
     def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
+        """Allocates the inputs, statics and outputs of all rows, and prepares the steps from both sides."""
         self.kind, self.bound, self.memories = kind, bound, memories
         capacity = self.capacity = memories.capacity
         self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]
@@ -80,7 +86,7 @@ class PreparedStep:
         self.chosen = [nothing, nothing]
 
     def steps_from(self, side: int) -> Any:
-        """The engine's prepared steps from one side to the other."""
+        """Prepares the engine's steps that read the memories of one side (0 or 1) and write the others."""
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
@@ -88,29 +94,31 @@ class PreparedStep:
         return self.bound.steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """A copy with more slots, which holds the statics of these slots."""
+        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
         made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """The statics of `count` rows; raises `InputError` for those that do not fit."""
+        """Returns statics of `count` rows as arrays; raises `InputError` if unlike those of other rows."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
-        """Writes statics to slots, and makes the prepared steps read them."""
+        """Writes statics to these slots (positions of rows), and makes the prepared steps read them."""
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
         for steps in self.steps:
             steps.renew(slots)
 
     def statics_of(self, slots: Array) -> list[Array]:
-        """Copies of the statics of slots."""
+        """Returns copies of the statics in these slots (positions of rows)."""
         return [array[slots] for array in self.statics]
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of these slots, from one side to the other; returns copies of the outputs.
+        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
+        x: the inputs of these rows.
+        side: the memories to read, 0 or 1; the step writes the others.
         some: whether other rows of the stream wait, for messages.
         """
         chosen = self.chosen[side]
@@ -133,7 +141,10 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of these slots from a side, and keeps it until other slots take a step."""
+        """Prepares the step of the rows in these slots, which reads the memories of a side, 0 or 1.
+
+        It is kept until other slots (positions of rows) take a step.
+        """
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
         inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))

@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 def chosen(rows: Any, count: int) -> Array:
-    """The argument `rows` as indices; raises `InputError` for rows that do not exist."""
+    """Returns the argument `rows`, an index, indices or a mask, as indices; raises `InputError` if wrong."""
     chosen = np.atleast_1d(array_of(rows, "rows"))
     if chosen.dtype == bool and chosen.shape == (count,):
         return np.flatnonzero(chosen)
@@ -27,7 +27,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """The argument `rows` as indices; raises `InputError` if a row does not exist or is named twice."""
+    """Returns `rows` as indices; raises `InputError` if a row does not exist or is named twice."""
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True
@@ -38,7 +38,7 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """The argument of `reorder` as indices; raises `InputError` unless it is an existing row for each row."""
+    """Returns the argument of `reorder` as indices; raises `InputError` unless there is one for each row."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)
@@ -55,9 +55,9 @@ def sources(rows: Any, count: int) -> Array:
 
 
 def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
-    """Raises `InputError` for an input whose first axis is not `rows` long.
+    """Raises `InputError` for an input of a step whose first axis is not `rows` long.
 
-    some: whether only some rows of the stream take the step, for messages.
+    some: whether only some rows of the stream take the step, for the message.
     """
     if array.ndim < 1 or array.shape[0] != rows:
         has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
@@ -65,5 +65,5 @@ def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
 
 
 def titled(name: str) -> str:
-    """The name of an input of a step, for messages."""
+    """Returns the words for an input of a step in messages: "input x"."""
     return f"input {name}" if name else "the input"

@@ -47,10 +47,10 @@ LayerSteps = Sequence[tuple[Names, LayerStep]]
 
 @dataclass(frozen=True)
 class SavedRows:
-    """Rows from a file.
+    """Rows of a stream that were read from a file.
 
     kinds: the step of each layer.
-    new: the rows for each layer.
+    new: the memories and statics of the rows, for each layer.
     begun: the number of steps that each row has taken.
     """
 
@@ -65,9 +65,10 @@ class SavedRows:
 def write(
     path: str | Path, recurrences: Sequence[Stepped], steps: LayerSteps, moment: Moment, force: bool
 ) -> None:
-    """Writes the rows of a stream at a moment to a file; raises `FileError` if that is not possible.
+    """Writes the rows of a stream to a file; raises `FileError` if that is not possible.
 
     recurrences, steps: the recurrence of each layer, and its prepared step.
+    moment: the rows to write, with the positions of their memories.
     force: whether to replace an existing file.
     """
     arrays: dict[str, Array] = {BEGUN: moment.begun}
@@ -91,7 +92,7 @@ def write(
 
 
 def is_zeros(array: Array) -> bool:
-    """Whether all bits of an array are zero; -0.0 has a bit that is not."""
+    """Returns whether all bits of an array are zero, so that it need not be saved; -0.0 has a nonzero bit."""
     return not np.ascontiguousarray(array).view(np.uint8).any() if array.size else True
 
 
@@ -111,11 +112,14 @@ class LayerNames:
 
 
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
-    """The names of all arrays, layer by layer; a name that occurs again gets a number."""
+    """Returns the names of all arrays in the file, layer by layer; a repeated name gets a number.
+
+    kinds: pairs of the names of a layer and its step.
+    """
     taken = {BEGUN}
 
     def unique(name: str) -> str:
-        """A name that no other array has, which is then taken."""
+        """Makes a name unique by a number, and reserves it."""
         own, number = name, 0
         while own in taken:
             number += 1
@@ -124,6 +128,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
         return own
 
     def of(front: list[str], specs: Any) -> Iterator[str]:
+        """Yields the names of the arrays of a structure, after the words in `front`."""
         for name, spec in named_leaves(specs):
             whole = ".".join([*front, *([name] if name else [])])
             ends = (".values", ".offsets") if spec.axis else ("",)
@@ -138,19 +143,19 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 
 
 def step_digest(kind: StepKind) -> str:
-    """A digest of the computation of a step, without the values of its parameters."""
+    """Returns a digest of the computation of a step, without the values of its parameters."""
     structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
     return digest(kind.traced.body, *structures, kind.traced.precision)
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """A digest of the bits of all parameters, including arrays that a graph captures."""
+    """Returns a digest of the bits of all parameters, including arrays that a graph captures."""
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
 
 def form(structure: Any) -> Any:
-    """A structure of `Spec`s as JSON; False if it has namedtuples or keys that are not texts."""
+    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys."""
     if structure is None:
         return None
     if isinstance(structure, Spec):
@@ -173,6 +178,7 @@ def read(
 ) -> SavedRows:
     """Reads the rows of a file for these recurrences; raises `FileError` for a file of other recurrences.
 
+    recurrences: pairs of the names of a layer and its recurrence.
     running: the steps that the stream runs; None before its first step.
     """
     arrays, metadata = safetensors.read_described(path)
@@ -190,7 +196,7 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """The descriptions of the layers in a file; raises `FileError` for a file without `count` layers."""
+    """Returns the descriptions of the layers in a file; raises `FileError` unless it has `count` layers."""
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
@@ -211,7 +217,7 @@ def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
 
 
 def begun_of(arrays: Mapping[str, Array]) -> Array:
-    """The number of steps that each row has taken; raises `FileError` if it is missing or impossible."""
+    """Returns the number of steps that each row has taken; raises `FileError` if missing or impossible."""
     begun = arrays.get(BEGUN)
     if begun is None or begun.ndim != 1 or begun.dtype != np.int64:
         has = "no" if begun is None else f"a {begun.dtype}{list(begun.shape)}"
@@ -264,14 +270,14 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
 
 
 def text(specs: Any) -> str:
-    """The features and dtypes of a structure, for messages."""
+    """Returns the features and dtypes of a structure, for messages."""
     return ", ".join(
         f"{name} {spec.dtype}{list(spec.shape)}".strip() for name, spec in named_leaves(specs)
     ) or str(None)
 
 
 def specs_of(read: Any, what: str, depth: int = 0) -> Any:
-    """The structure of `Spec`s that JSON describes, the inverse of `form`; raises `FileError` for other JSON.
+    """Converts JSON values to a structure of `Spec`s, the inverse of `form`; raises `FileError` if invalid.
 
     what: the name of the structure in messages.
     depth: the number of structures around this one.
@@ -300,12 +306,12 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """The tuple of structures that a list in JSON describes."""
+    """Returns the tuple of structures that a list in JSON describes; `what` names them in messages."""
     return tuple(specs_of(own, what, depth) for own in inner)
 
 
 def dict_of(inner: list[Any], what: str, depth: int) -> Any:
-    """The dict of structures that a list of pairs in JSON describes."""
+    """Returns the dict of structures that a list of pairs in JSON describes, named `what` in messages."""
     made: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
@@ -315,7 +321,11 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
-    """The rows of a file for each layer; raises `FileError` for missing, unknown or unfitting arrays."""
+    """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays.
+
+    kinds: pairs of the names of a layer and its step.
+    count: the number of rows.
+    """
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:
@@ -334,7 +344,7 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
         return array
 
     def static(spec: Spec, names: Iterator[str]) -> Any:
-        """Takes the array of a static, or makes a Ragged of its values and its offsets."""
+        """Returns a static from the file's arrays: an array, or a Ragged made of its values and offsets."""
         if not spec.axis:
             return taken(next(names), (count, *spec.shape), spec.dtype)
         values = taken(next(names), (None, *spec.shape), spec.dtype)

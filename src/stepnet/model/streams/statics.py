@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """The statics of `count` new rows, as arrays and Raggeds; raises `InputError` unless like earlier ones.
+    """Returns statics of `count` new rows as arrays and Raggeds; raises `InputError` if unlike earlier ones.
 
     before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """
@@ -39,22 +39,22 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
-    """The properties of statics that all rows share: features, dtypes, and whether each is a sequence."""
+    """Returns what the statics of all rows must share: features, dtypes, and whether each is a sequence."""
     return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
 
 
 def described(value: Any) -> str:
-    """The description of a static that does not fit, for messages."""
+    """Returns the description of a static that does not fit, for messages."""
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 
 def taken(values: list[Any], rows: Array) -> list[Any]:
-    """Copies of the entries of these rows, for each array and Ragged."""
+    """Returns copies of the entries of these rows, of each array and Ragged."""
     return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
 
 
 def empty_slots(specs: Any, capacity: int) -> list[Any]:
-    """The statics of slots without rows: zeros, and sequences without steps."""
+    """Returns statics for `capacity` rows that do not exist yet: zeros, and sequences without steps."""
     made: list[Any] = []
     for spec in leaves(specs):
         values = np.zeros((0 if spec.axis else capacity, *spec.shape), spec.dtype)
@@ -63,7 +63,7 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """A copy of the sequences of all slots, with new sequences in these slots."""
+    """Returns a copy of the sequences `kept`, one per slot (position of a row), with new ones in `slots`."""
     values = np.concatenate([kept.values, new.values])
     offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])
     order = np.arange(len(kept))

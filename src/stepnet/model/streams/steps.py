@@ -19,18 +19,18 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """A context that names the layer in errors; it does nothing for a recurrence that is the only layer."""
+    """Returns a context that names the layer in errors, if there are several layers."""
     return named(*names) if names else nullcontext()
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """The moment before the first step, with the rows that were added so far."""
+    """Returns the state of a stream before its first step: the rows added so far, in this order."""
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
 def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
-    """Writes the rows that were added before the first step to a layer.
+    """Writes the rows that were added before the first step to a layer's arrays.
 
     place: the position of the layer.
     step: its prepared step.
@@ -54,7 +54,7 @@ def stepped(
     """Runs the first step of a stream; returns the prepared steps of all layers, and the outputs.
 
     pieces: the rows that were added so far.
-    moment: the moment before the step.
+    moment: the state of the rows before the step.
     x: the inputs.
     places: the indices of the rows that take the step.
     some: whether other rows wait.
@@ -81,8 +81,9 @@ def unstepped(
 ) -> LayerSteps:
     """Prepares the steps of all layers, with the rows that were added so far, without running a step.
 
+    pieces: these rows, in the groups in which they were added.
     kinds: the traced step of each layer.
-    count: the number of slots.
+    count: the number of rows to make room for.
     """
     steps: list[tuple[Names, LayerStep]] = []
     for place, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
@@ -94,11 +95,13 @@ def unstepped(
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Writes new rows to free slots, on the side of the moment's number; returns the steps and the slots.
+    """Writes new rows to free slots (positions in the layers' arrays); returns the layers' steps and the
+    slots.
 
     The steps are copies with more slots where there were too few.
 
-    new: the rows for each layer.
+    moment: the state of the rows that exist.
+    new: the memories and statics of the rows, for each layer.
     begun: the number of steps that each row has taken.
     """
     slots = moment.free(len(begun))

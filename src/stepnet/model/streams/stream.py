@@ -34,7 +34,7 @@ NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Stream:
-    """A model that runs one step at a time over rows of sequences; `model.stream()` makes it.
+    """A model that runs one step at a time over rows (sequences side by side); `model.stream()` makes it.
 
     Stepping through a sequence gives the same bits as running it whole, whatever other rows come and go. A
     call that raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a
@@ -58,6 +58,7 @@ class Stream:
         engine: Asked,
         begun: Any = None,
     ) -> None:
+        """Checks the arguments of `Model.stream`; `layers` are the recurrences that each step runs."""
         self.layers, self.engine = layers, checked_engine(engine)
         self.in_use = False
         self._moment = NOTHING
@@ -76,7 +77,7 @@ class Stream:
     # ---- steps
 
     def step(self, x: Any, rows: Any = None) -> Any:
-        """The outputs of the next step, of all rows or of some.
+        """Runs the next step, of all rows or of some; returns the outputs.
 
         Args:
             x: The inputs, [rows, features...], in the structure of the recurrence's inputs. An input that is
@@ -120,7 +121,7 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes a first step, a step of some rows, or a step of rows on both sides; returns the outputs."""
+        """Takes a first step, or a step of some rows, which `step` has no short way for; returns outputs."""
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
@@ -138,7 +139,7 @@ class Stream:
         return x
 
     def _on_one_side(self, places: Array) -> Moment:
-        """Brings these rows to one side by copying the memories of the fewer ones; returns the new moment."""
+        """Brings these rows to one side (of two memories per row) by copies; returns the new state."""
         moment = self._moment
         if moment.sides is None or not len(places):
             return moment
@@ -306,18 +307,18 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes new rows after the others; returns the steps and the moment with them.
+        """Writes new rows after the others; returns the layers' steps and the state with them.
 
-        new: the rows for each layer.
+        new: the memories and statics of the rows, for each layer.
         begun: the number of steps that each row has taken.
         """
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
     def _set(self, steps: LayerSteps, moment: Moment) -> None:
-        """Replaces the steps, which hold the same rows, and then the moment.
+        """Replaces the layers' prepared steps and the rows' state, so that an interrupt between does no harm.
 
-        Before the first step the moment is replaced first, as it has no effect without steps.
+        Before the first step the state is replaced first, as it has no effect without steps.
         """
         if self._steps is None:
             self._moment = moment
@@ -327,7 +328,7 @@ class Stream:
             self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
-        """The arguments of `add`, split by layer; arrays are checked in the first step."""
+        """Returns the arguments of `add`, split by layer; arrays are checked in the first step."""
         return AddedRows(
             count,
             self.layers.split(initial, "initial"),
@@ -425,6 +426,7 @@ class Stream:
         return self.layers.together([step.memories.state(self._moment) for _, step in self._steps])
 
     def __reduce__(self) -> Any:
+        """Raises `InputError`, as a stream cannot be copied or pickled."""
         raise InputError(
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
         )
