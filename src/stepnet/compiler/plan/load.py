@@ -1,15 +1,15 @@
-"""How long a recurrence takes, from what its steps read and compute and from facts of the machine.
+"""Estimates of the time of a recurrence, from the bytes and operations of its steps and the machine's rates.
 
-A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds do, or as
-long as it takes to read the parameters, whichever is longer:
+A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds, or as long
+as reading the parameters, whichever is longer:
 
     few rows, parameters far away     |== reading ==============|
                                       |== computing ==|
     many rows                         |== reading ==|
                                       |== computing ====================|
 
-Work in front of the loop and behind it is done on the rows of many steps at once, so it is computing alone.
-The estimates decide how a call runs, never what it gives.
+Work before and after the loop is done on the rows of many steps at once, so only its computing counts. The
+estimates decide how a call runs, and do not affect its results.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,7 @@ OVERLAP = 4
 
 
 def overlapped(computing: float, reading: float) -> float:
-    """Combines the times of computing and reading, done at once: the longer one, and more if both are about
-    equal.
+    """Combines the seconds of computing and of reading at once: the longer, and more if both are about equal.
 
     >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
     (True, True)
@@ -88,16 +87,18 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost of a number of rows; rows beyond the table are in large tiles."""
+        """Returns the cost of multiplying this number of rows, in rows of a large tile. Rows beyond the table
+        `costs` are in large tiles.
+        """
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns the number of unit blocks of the thread that has most of them."""
+        """Returns the number of unit blocks of the busiest of several threads that share the work."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows; reading: seconds for each byte of parameters."""
+        """Estimates the seconds to multiply rows on several threads; reading: the seconds to read a byte."""
         own = self.weights * self.largest(threads) / self.blocks
         return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
 
@@ -119,7 +120,7 @@ class StageLoad:
 
     @property
     def weights(self) -> int:
-        """Bytes of the parameters of all products."""
+        """The bytes of the parameters of all products."""
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
@@ -158,8 +159,7 @@ class WordWork:
 
 
 class CallSize(NamedTuple):
-    """Size of a call: the number of sequences that have steps, the steps of the longest one, and those of
-    all.
+    """Size of a call: the number of sequences that have steps, the steps of the longest, and those of all.
 
     words: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
     unknown.

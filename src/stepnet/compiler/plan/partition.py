@@ -6,11 +6,11 @@
     a a a a   b b b b       a a | b b
     a a a a   b b b b       a a | b b
 
-By rows, each thread has sequences of its own. It reads all parameters, and waits for nobody. By units, all
-threads have each step of all sequences together. Each reads its part of the parameters, which may fit its own
-cache when all of them do not, and multiplies more rows by each; and the threads wait for one another at the
-end of each phase of a step. At once, recurrences that do not depend on each other, as both directions of a
-layer, have threads of their own.
+By rows, each thread runs different sequences. It reads all parameters, and never waits. By units, all
+threads share each step of all sequences. Each thread reads a part of the parameters, which may fit its cache
+when all parameters do not, and multiplies it by more rows; the threads wait for one another at the end of
+each phase of a step. At once, recurrences that do not depend on each other, such as both directions of a
+layer, run on different threads.
 
 Layers of a stack run one after the other, each shared in one of these ways, or as a wavefront:
 
@@ -54,12 +54,12 @@ class CallPartition:
 
     @property
     def sets(self) -> int:
-        """Number of threads that have sequences of their own."""
+        """The number of threads with sequences of their own; 1 if threads share each step."""
         return self.threads if self.how == "rows" else 1
 
     @property
     def together(self) -> int:
-        """Number of threads that share each step."""
+        """The number of threads that share each step; 1 if threads have sequences of their own."""
         return self.threads if self.how == "units" else 1
 
     def __str__(self) -> str:
@@ -109,14 +109,16 @@ def duration(seconds: float) -> str:
 
 
 def partition(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
-    """Decides how at most `most` threads share a call of a recurrence."""
+    """Decides how at most `most` threads share a call of a recurrence: the way with the least estimated time,
+    or one thread if others gain little.
+    """
     ways = tuple(ways_of(load, size, most, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
 
 
 def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator[CallPartition]:
-    """Yields the ways to share a call between at most `most` threads, one thread first."""
+    """Yields the ways to share a call between at most `most` threads, with estimates; first, one thread."""
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in counts(most):
         if threads <= size.filled:
@@ -129,7 +131,7 @@ def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator
 
 
 def counts(most: int) -> list[int]:
-    """Lists the numbers of threads that are weighed: powers of two below `most`, and `most` itself.
+    """Lists the numbers of threads to try: powers of two below `most`, and `most` itself.
 
     >>> counts(1), counts(2), counts(6)
     ([], [2], [2, 4, 6])
@@ -139,8 +141,7 @@ def counts(most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """Decision whether recurrences that do not depend on each other run at the same time, or one after the
-    other.
+    """Decision whether independent recurrences run at the same time, or one after the other.
 
     order: their positions in the order in which threads take them, the longest first; None if they run one
         after the other.
@@ -166,7 +167,7 @@ class Concurrency:
 
 
 def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine) -> Concurrency:
-    """Decides whether several recurrences run at the same time, on at most `most` threads."""
+    """Decides whether independent recurrences run at the same time, on at most `most` threads in all."""
     parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
     in_turn = sum(way.seconds for way in parts)
     each = max(1, most // len(loads))
@@ -183,8 +184,8 @@ def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine
 
 @dataclass(frozen=True)
 class Wavefront:
-    """Decision how the layers of a stack run: in groups one after the other, the layers of a group at the
-    same time.
+    """Decision how the layers of a stack run: in groups one after the other; the layers of a group run at
+    once.
 
     groups: for each group, the number of its layers, and the number of steps by which they follow one
         another; 0 for a single layer.
@@ -216,7 +217,7 @@ BLOCKS = 4, 8, 16, 32, 64
 
 
 def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
-    """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
+    """Decides how a stack of layers, each reading the one before, runs on at most `most` threads."""
     parts = [partition(load, size, most, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
@@ -242,12 +243,12 @@ def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine
 
 
 def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
-    """Estimates layers that follow one another, each on a thread of its own; returns the seconds, and steps
-    per block.
+    """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
+    Returns the seconds, and the best number of steps per block.
     """
 
     def seconds(block: int) -> float:
-        """Estimates the seconds with blocks of this many steps."""
+        """Estimates the seconds if layers hand over their outputs after every `block` steps."""
         blocks = max(1, ceil(size.longest / block))
         each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
         # The longest works all the time; the others add a block at its begin or its end.
@@ -257,6 +258,6 @@ def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates a call on threads that each have sequences of their own."""
+    """Estimates a call whose sequences are divided between at most `threads` threads."""
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

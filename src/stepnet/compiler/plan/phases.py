@@ -15,15 +15,16 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Tells whether a node is a result of a recurrence."""
+    """Tells whether node `number` picks a result of a recurrence."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides nodes into phases, in order. Views and inputs are in no phase, as nothing is computed for them.
+    """Divides the nodes of a stage into phases: nodes that run unit by unit without waiting for other units.
+    Views and inputs are in no phase, as nothing is computed for them.
 
-    fibers: for a step, the fibers of the matrices that it carries.
+    fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
     phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
@@ -31,7 +32,7 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """Assigns each node a phase, with work on matrices in as few phases as possible.
+    """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
@@ -49,8 +50,8 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
-    """Assigns each node a phase, such that no node is torn (see `torn_nodes`). first: the earliest phase of
-    some nodes.
+    """Maps each node to a phase, such that no node reads a value of its own phase that another thread may
+    compute. first: for some nodes, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
@@ -61,7 +62,9 @@ def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[
 def phase_of_each(
     fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
 ) -> dict[int, int]:
-    """Assigns each node a phase. later: nodes that start a phase after all that they read."""
+    """Maps each node to its phase. later: nodes that start a phase after all that they read; first: the
+    earliest phase of some nodes.
+    """
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
     for number in numbers:
@@ -82,7 +85,7 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Moves pointwise nodes to the phase of their readers, if they read no value of their own phase.
+    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -142,7 +145,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
 
     def shared(number: int) -> tuple[str, int]:
-        """Returns the way in which a node is divided, and its number of units."""
+        """Returns how threads divide a node ("rows", "units" or "fibers"), and its number of units, or 0."""
         node, units = net.nodes[number], fibers.units(number)
         if units is not None:
             return "fibers", units
@@ -175,7 +178,7 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether a node may run in the phase of the value that it reads.
+    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`.
 
     Reductions over sequences, expansions to sequences and inner recurrences end their phase.
     """

@@ -76,8 +76,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Schedule of a net: its parts in the order they run, computed at first use, as an engine may not need
-    them.
+    """Schedule of a net: its parts in the order they run. They are computed at first use.
 
     traced: the net as traced.
     moved: the net after `lift`, if that pass has run already.
@@ -88,7 +87,7 @@ class Schedule:
 
     @computed_once
     def cut(self) -> "Cut":
-        """The net that is cut into parts, and the parts."""
+        """The net that is cut into parts, and its parts."""
         return cut_of(self.traced, self.moved)
 
     @property
@@ -103,7 +102,7 @@ class Schedule:
 
     @property
     def whole(self) -> Plan | None:
-        """The plan of the net if a single plan runs it; else None."""
+        """The plan that runs the whole traced net at once; None if the net needs several parts."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
@@ -121,9 +120,9 @@ Cut = tuple[Net, tuple[Part, ...]]
 
 
 def cut_of(traced: Net, moved: Net | None) -> Cut:
-    """Cuts a net into parts; returns the net to which they refer, and the parts.
+    """Cuts a net into parts that run one after the other; returns the net that they refer to, and the parts.
 
-    The arguments are those of `Schedule`.
+    moved: the net after `lift`, if that pass has run already; else None.
     """
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
@@ -138,9 +137,7 @@ def schedule(net: Net) -> Schedule:
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """Makes the plan of a net with one recurrence; None if the net needs more than one pass over the
-    steps.
-    """
+    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps."""
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -179,7 +176,7 @@ def parts_of(net: Net) -> tuple[Part, ...]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants that a part is bound to."""
+    """Returns the constants that a part with a plan or a loop reads; other parts may compute some of them."""
     if part.plan is None and part.inner is None:
         return set()
     return {
@@ -188,7 +185,7 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
-    """Makes the part that computes these nodes."""
+    """Makes the part of a schedule that computes the nodes `numbers`. plans: a cache of plans."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
@@ -219,13 +216,13 @@ class Inside:
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """Adds an input for a node; returns its number."""
+        """Adds an input that stands for node `number` of the whole net; returns its new number."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """Returns the number of a node in the new net; a constant that is not there yet is built from its
-        operands.
+        """Returns the new number of a node of the whole net. A constant that is not there yet is built from
+        its operands, or becomes a parameter if it is not known at binding.
         """
         if number not in self.place:
             node = self.net.nodes[number]
@@ -236,7 +233,7 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Builds totals in the new net; returns the values per step that became inputs for them."""
+        """Builds totals in the new net, in order; returns the nodes per step that became inputs for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -304,14 +301,14 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
 
 
 def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """Makes the net of one recurrence, with all of its results."""
+    """Makes the net of one recurrence, with all of its results. operands: node numbers in `builder`."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
-    """Makes the part for a recurrence over flat sequences, with only the outputs that are read, and totals of
-    its results.
+    """Makes the part for a recurrence over flat sequences (without inner ones): its outputs that are read,
+    its final memories, and the totals of its results. plans: a cache of plans.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -365,9 +362,7 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
 
 
 def loop(net: Net, number: int, extent: Extent) -> Part:
-    """Makes the part for a recurrence that runs step by step, because an inner recurrence needs its
-    memory.
-    """
+    """Makes the part for a recurrence that runs step by step, as an inner recurrence needs its memory."""
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

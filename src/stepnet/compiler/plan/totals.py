@@ -18,7 +18,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 def totals_by_recurrence(
     net: Net, once: Collection[int], recurrences: Collection[int]
 ) -> dict[int, tuple[int, ...]]:
-    """Finds, for each recurrence, the sums and contracts that its part computes, in order.
+    """Finds, for each recurrence, the sums and contracts of its results that an engine can compute with it.
 
     once: the constants that are known when parameters are bound.
     recurrences: the flat recurrences of which all outputs are needed.
@@ -47,5 +47,7 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Tells whether a value is known before a recurrence runs, judging by its number: a conservative test."""
+    """Tells whether node `number` is known before a recurrence runs; conservative, as it compares numbers.
+    once: constants known at binding.
+    """
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

@@ -9,7 +9,7 @@ from stepnet.compiler.plan.passes.rewrite import view_chain
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Tells whether each element of a pointwise result reads the same flat index of the operand's source."""
+    """Tells whether each element of a pointwise node reads the operand's element of the same index."""
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -19,9 +19,7 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """Returns, for each element of a view, its flat index in the source: applies the view to an array of
-    indices.
-    """
+    """Returns, for each element of a view, its flat index in the source; the view is applied to indices."""
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
     places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
@@ -31,9 +29,7 @@ def view_places(net: Net, number: int) -> np.ndarray:
 
 
 def reshaped(net: Net, number: int) -> int:
-    """Returns the source of a view that only reshapes it, so that elements keep their order; else the node
-    itself.
-    """
+    """Returns the source of a view that keeps all elements in order, as a reshape does; else the node."""
     root, chain = view_chain(net, number)
     if not chain or net.type_of(root).size != net.type_of(number).size:
         return number

@@ -17,7 +17,7 @@ def columns(net: Net) -> Net:
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrites a recurrence with such products in its body; returns the new node, None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with one-column products as sums; None for other nodes."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -25,7 +25,7 @@ def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> i
 
 
 def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
-    """Adds a product with one column as a sum; returns its number, None for other nodes."""
+    """Rewrite rule: adds a product with a one-column matrix as a sum; returns it, None for other nodes."""
     node = body.nodes[number]
     if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
         return None

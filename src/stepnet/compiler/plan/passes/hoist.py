@@ -37,7 +37,7 @@ def hoist(net: Net) -> Net:
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence with a smaller body, after adding the work that left it; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with work that needs no memory before it; None for other nodes."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -57,7 +57,7 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """Prepares the pass for one recurrence on these operands."""
+        """Decides which nodes stay in the loop of a recurrence. operands: its operands in the new net."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -68,11 +68,11 @@ class Hoist:
 
     @property
     def body(self) -> Net:
-        """The body before the pass."""
+        """The body of the recurrence before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the new recurrence and returns its number."""
+        """Adds the work that leaves the loop, then the recurrence with the rest; returns its number."""
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -90,11 +90,11 @@ class Hoist:
         return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_inside(self, number: int) -> bool:
-        """Tells whether a node is part of the new body."""
+        """Tells whether node `number` is in the new body: it stays, or is an expand or a constant."""
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """Lists the nodes outside that the new body reads, in order."""
+        """Lists the nodes of the old body that are computed outside and read by the new body, in order."""
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):
@@ -104,8 +104,9 @@ class Hoist:
 
 
 def staying(recur: Recur, known: list[When]) -> list[bool]:
-    """Tells for each node of a body whether it is computed in the loop. known: the time at which each is
-    known.
+    """Tells for each node of a body whether it is computed in the loop; known: the earliest time of each.
+
+    Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop.
     """
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
@@ -134,7 +135,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """Finds the reductions of large matrices that are computed elementwise from a static."""
+    """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop."""
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
         is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
@@ -149,7 +150,7 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns these nodes and all nodes that depend on them."""
+    """Returns the given nodes and all nodes that depend on them."""
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):
@@ -158,8 +159,7 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Tells whether a node is an elementwise matrix computed from smaller values that are known before the
-    loop.
+    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop.
 
     exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """
@@ -172,8 +172,8 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """Finds the nodes at inner sequences, and those computed from them. They stay: `lift` moved those that
-    can leave.
+    """Finds the nodes at inner sequences, and those computed from them. They stay in the loop, because the
+    pass `lift` has already moved those that can leave.
     """
     inner = set[int]()
     for number, node in enumerate(body.nodes):
@@ -184,10 +184,10 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:
-    """Returns the bytes per step that a stream of a value costs.
+    """Returns the bytes per step that it takes to hand the value of node `number` to the loop as a stream.
 
-    The stream is read, and first written unless it is an input. It is 0 for a view of an input, which is read
-    in place, and for products of several results, whose results are read one by one.
+    An input need not be written. The weight is 0 for a view of an input, which is read in place, and for
+    products of several results, whose results are read one by one.
     """
     if len(body.nodes[number].types) > 1:
         return 0

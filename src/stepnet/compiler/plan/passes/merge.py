@@ -18,14 +18,12 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """Merges added products of a net, if left sides are known at one time and weights encoded alike."""
+    """Merges added products in a net, if left sides are known at one time and weights encoded alike."""
     return at_every_level(net, merged)
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges the sums of a net itself; bodies are not changed. known: the time at which each value is
-    known.
-    """
+    """Merges added products of a net, not of its bodies. The time at which values are known is not used."""
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []
@@ -55,7 +53,7 @@ def merged(net: Net, known: list[When]) -> Net:
 
 
 def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
-    """Adds the sum of some products as one node; returns its number."""
+    """Adds the sum of the products `group` as one node; place: the new number of each old node."""
     if len(group) == 1:
         return place[group[0]]
     sides = [net.nodes[number].inputs for number in group]
@@ -66,12 +64,12 @@ def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int
 
 
 def encoding(node: Node) -> dict[str, str]:
-    """Returns the attribute for the encoding of a product's weights; empty if they have none."""
+    """Returns a product's attribute `weights`, its encoding, as a dict; empty if it has none."""
     return {name: value for name, value in node.pairs if name == "weights"}
 
 
 def phases(net: Net) -> list[int]:
-    """Counts, for each node, the most products, reductions and scans on a path to it."""
+    """Counts, for each node, the most products, reductions and scans on a path to it, which is its phase."""
     count: list[int] = []
     for node in net.nodes:
         ahead = max((count[operand] for operand in node.inputs), default=0)

@@ -22,8 +22,10 @@ def prune(net: Net) -> Net:
 
 
 def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence without unused results, or a `result` of it at its new position; None for other
-    nodes.
+    """Rewrite rule: rebuilds a recurrence without unused results, or a `result` node of one at its new
+    position; None for other nodes.
+
+    kept: for each rebuilt recurrence, the former positions of its results; filled here.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in kept:
@@ -44,9 +46,9 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
 
 
 def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """Returns the positions of the memories that are read, or that a remaining output or memory needs.
+    """Returns the positions of memories that are read at the end, or that a remaining output or memory needs.
 
-    wanted: for each memory, whether its final value is read.
+    outputs: the positions of the remaining outputs. wanted: for each memory, whether its final value is read.
     """
     results, needed = [recur.body.results[place] for place in outputs], list(wanted)
     while True:
@@ -59,13 +61,13 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
 
 
 def left(recur: Recur, memories: list[int]) -> list[int]:
-    """Returns the positions of the operands that stay."""
+    """Returns the positions of a recurrence's operands that stay. memories: those of remaining memories."""
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 
 
 def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
-    """Makes a recurrence with only these outputs and memories."""
+    """Makes a recurrence with only the outputs and memories at these positions."""
     body = recur.body
     inputs = {body.inputs[place] for place in left(recur, memories)}
     results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]

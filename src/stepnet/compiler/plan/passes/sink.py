@@ -45,7 +45,7 @@ def sink(net: Net) -> Net:
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
-    """Rebuilds a recurrence after moving work out of its body; returns the new numbers of each result."""
+    """Rebuilds a recurrence with work that no memory needs after it; returns new numbers of its results."""
     node = net.nodes[number]
     recur = node.recur
     body, outputs = recur.body, recur.outputs
@@ -67,8 +67,10 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """Returns the nodes that leave: those that only outputs depend on, if these need a product, reduction or
-    scan.
+    """Returns the nodes of a body that leave the loop: those that only outputs need, if these contain a
+    product, a reduction or a scan.
+
+    outputs, following: the nodes of the outputs, and of the next memories.
     """
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
@@ -93,7 +95,7 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
     """Returns, among nodes that could leave, the sums over a large memory and their operands: these stay.
 
-    Only the work after such a sum leaves, as in (q @ memory) @ V.
+    Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """
     stay = set[int]()
     for number in sorted(numbers):
@@ -111,7 +113,8 @@ def read_outs(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
-    """Tells whether nodes compute a small result from a large memory without a parameter: q @ memory.
+    """Tells whether `numbers`, the nodes that could leave for an output, reduce a large memory to a small
+    result without parameters, as q @ memory does.
 
     After the loop they would need the memory of every step, which would have to be stored.
     """
@@ -124,7 +127,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """Lists the staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
+    """Lists staying nodes that are read outside the loop: operands of leaving nodes, and staying outputs."""
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

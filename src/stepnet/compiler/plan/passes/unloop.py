@@ -30,8 +30,10 @@ def unloop(net: Net) -> Net:
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Returns the output in place of a `result` of a replaced recurrence, and its first operand in place of
-    the recurrence; None for other nodes.
+    """Rewrite rule: replaces a recurrence that reads no memory by its first operand, and a `result` node of
+    it by the output computed for all steps; None for other nodes.
+
+    results: for each replaced recurrence, the numbers of its outputs; filled here.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:

@@ -40,7 +40,7 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """Returns a and b such that rest + atom * factor = a + gate * b."""
+        """Returns a and b such that rest + atom * factor = a + gate * b, as gate = slope * atom + offset."""
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 
@@ -51,7 +51,7 @@ class Gate:
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """Yields the gates that an atom may be part of."""
+    """Yields the gates that an atom (a factor in a polynomial) may be part of, such as f and 1 - f."""
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -65,13 +65,13 @@ def gates_of(atom: Atom) -> Iterator[Gate]:
 
 
 def gates_in(value: Polynomial) -> Iterator[Gate]:
-    """Yields the gates that may be factors of terms of a value."""
+    """Yields the gates that may occur as factors in the terms of a polynomial."""
     for atom in value.atoms():
         yield from gates_of(atom)
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """Returns the activation that a value is, and its argument; "linear" if it is no other."""
+    """Returns the activation and the argument that a polynomial is; "linear" and itself if it is no other."""
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):
@@ -90,7 +90,7 @@ def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
 
 
 def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
-    """Returns the number and the value of minimum(value, number) or maximum(value, number); else None."""
+    """Returns (number, a) for a value minimum(a, number) or maximum(a, number), as `name` says; else None."""
     single = value.single
     function = None if single is None or single[1] != 1 else single[0].function
     if function is None or function.name != name or (bound := function.operands[1].constant) is None:
@@ -100,8 +100,8 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class GateTerm:
-    """Term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
-    features themselves.
+    """Term of a gate's argument: factor * ((features of a leaf * rows) @ matrix) * columns. Without a matrix,
+    the features take the place of the product.
     """
 
     factor: float
@@ -130,7 +130,7 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """Negates the argument: it becomes that of the gate 1 - f."""
+        """Returns the argument negated, which is the argument of 1 - f for a gate f."""
         x, h = (
             tuple(GateTerm(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
@@ -139,7 +139,7 @@ class Sum:
 
 
 def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
-    """Sorts the terms of an argument; raises `DifferentError` for a term that no known cell has.
+    """Sorts the terms of a gate's argument by what they multiply; raises `DifferentError` for unknown terms.
 
     what: the name of the gate, for the message.
     h: the memory that is multiplied by matrices.
@@ -170,13 +170,13 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
 
 
 def strange(value: Polynomial) -> set[str]:
-    """Returns the functions in a value that are neither activations nor bounds; no known cell has any."""
+    """Returns the names of functions in a value that no known cell has: neither activations nor bounds."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
 def reading(term: GateTerm) -> str:
-    """Describes what a term reads, for a message."""
+    """Describes the input that a term reads, for the message of a refusal."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
     how = "without a matrix" if term.matrix is None else "by a matrix"
@@ -184,7 +184,10 @@ def reading(term: GateTerm) -> str:
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | None:
-    """Makes a term of a leaf, or of its product with a matrix; None for anything else."""
+    """Makes a term of a leaf (input features), or of its product with a matrix; None for anything else.
+    others, factor, fixed: the atoms that depend on inputs, the coefficient, and the parameters of the
+    monomial.
+    """
     if len(others) != 1:
         return None
     what = others[0].what
@@ -199,7 +202,7 @@ def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | No
 
 
 def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
-    """Returns the parameters p of a peephole, for which the value contains the terms of p * cell."""
+    """Returns the parameters p for which an argument contains the terms p * cell, an LSTM's peepholes."""
     if not cell.terms:
         return ZERO
     whole, factor = cell.terms[-1]
@@ -214,8 +217,8 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
 
 
 def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
-    """Returns a and b such that value = a + products of gate * b, for a gate inside products with
-    matrices.
+    """Returns a and b such that value = a + the products of gate * b with matrices, for a gate that is a
+    factor inside such products, as in (r h) R.
     """
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO
@@ -230,7 +233,7 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
 
 
 def gates_in_products(value: Polynomial) -> Iterator[Gate]:
-    """Yields the gates that may be factors inside products with matrices."""
+    """Yields the gates that may be factors inside products with matrices in a polynomial, as r in (r h) R."""
     for atom in value.atoms():
         if isinstance(atom.what, Product):
             for inner in atom.what.left:

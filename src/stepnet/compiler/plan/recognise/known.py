@@ -114,7 +114,7 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """Returns the recurrence of a net or node; raises `DifferentError` unless a net has exactly one."""
+    """Returns the only recurrence of a node or net; raises `DifferentError` if a net has not exactly one."""
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
@@ -147,7 +147,7 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """Lists the memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
+    """Lists the memories of a body as leaves of polynomials; raises `DifferentError` for unknown kinds."""
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
         raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
@@ -162,8 +162,9 @@ def memories_of(recur: Recur) -> list[Leaf]:
 def result(
     values: Values, row: KnownCell, match: CellMatch, order: Sequence[int], memories: Sequence[BodyMemory]
 ) -> Recognised:
-    """Makes the result of recognition from a match. order: the sequences in the order of their features
-    in x.
+    """Makes the result of recognition from a matched row of the table of cells.
+
+    order: for each memory of the cell, its index in `memories`.
     """
     recur, body = values.recur, values.recur.body
     last = order[-1]
@@ -200,7 +201,8 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """Returns "h" or "c" for an output that is that memory after the step; None for any other output."""
+    """Returns the name in `after`, "h" or "c", of the next memory that an output equals; None for no memory.
+    """
     try:
         return after.get(values.whole(number))
     except DifferentError:

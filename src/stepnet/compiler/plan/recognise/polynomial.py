@@ -127,7 +127,7 @@ def whole(factor: float) -> float:
 
 
 def number_of(atom: Atom) -> int:
-    """Returns the rank of an atom."""
+    """Returns the rank of an atom, by which factors are ordered."""
     return atom.number
 
 
@@ -143,7 +143,7 @@ def multiplied(one: Monomial, two: Monomial) -> Monomial:
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
-    """Removes one factor from a monomial, once."""
+    """Removes one occurrence of an atom from a monomial."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
@@ -156,7 +156,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes the polynomial with these coefficients."""
+        """Makes a polynomial from a coefficient per monomial; raises `DifferentError` if it is too long."""
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
@@ -202,7 +202,7 @@ class Polynomial:
 
     @property
     def constant(self) -> float | None:
-        """The value of a constant polynomial; None if there is an atom in it."""
+        """The number that the polynomial is; None if it contains an atom."""
         if not self.terms:
             return 0.0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
@@ -214,7 +214,7 @@ class Polynomial:
 
     @property
     def single(self) -> tuple[Atom, float] | None:
-        """The atom and its coefficient if there is a single term that is one atom; else None."""
+        """The atom and its coefficient, if the polynomial is one atom times a number; else None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0], self.terms[0][1]
         return None
@@ -224,9 +224,7 @@ class Polynomial:
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """Returns rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
-        power.
-        """
+        """Returns rest and factor with self = rest + atom * factor; None if a power of the atom occurs."""
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:
@@ -243,8 +241,7 @@ ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
 def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
-    """Lists the functions in a polynomial, and in their operands unless their name is in `stop`, each
-    once.
+    """Lists the functions in a polynomial and their operands, each once; not in operands of those in `stop`.
     """
     seen: dict[Atom, Function] = {}
     waiting = [polynomial]

@@ -41,30 +41,30 @@ class WeightsBuilder:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the arrays, which is that of the memory."""
+        """The dtype of the cell's arrays, which is that of the memory."""
         return self.recur.body.type_of(self.recur.memories[0]).dtype
 
     @property
     def parameters(self) -> list[int]:
-        """The inputs of the body that are parameters."""
+        """The input nodes of the body that are parameters."""
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
-        """Copies a constant of the body into the new net; returns its number."""
+        """Copies a constant of the body, with its operands, into the new net; returns its number there."""
         if number not in self.place:
             node = self.recur.body.nodes[number]
             self.place[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
         return self.place[number]
 
     def filled(self, value: float, shape: tuple[int, ...]) -> int:
-        """Adds an array of one number; returns its node."""
+        """Adds an array of one repeated number to the net; returns its node."""
         number = self.builder.constant(np.array(value, self.dtype))
         return self.builder.add("broadcast", number, rank=0, shape=shape)
 
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds a vector, the value of a polynomial of parameters; returns its node."""
+        """Adds the vector that a polynomial of parameters is; returns its node. size: the vector's length."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -72,7 +72,7 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds a vector, the value of a product of parameters; returns its node."""
+        """Adds the vector that a product of parameters is; returns its node. size: the vector's length."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -80,7 +80,7 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds a vector of parameters; returns its node."""
+        """Adds the vector that an atom of parameters is; returns its node. size: the vector's length."""
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -97,7 +97,7 @@ class WeightsBuilder:
                 raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
-        """Multiplies a value by a number."""
+        """Multiplies node `number` of the net by a factor; returns the product's node."""
         if factor == 1:
             return number
         return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
@@ -105,17 +105,17 @@ class WeightsBuilder:
     # ---- picking numbers
 
     def flat(self, number: int) -> int:
-        """Copies a constant of the body, and flattens it."""
+        """Copies a constant of the body into the net, flattened to one axis; returns its node."""
         value = self.constant(number)
         return self.reshaped(value, (self.builder.type_of(value).size,))
 
     def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
-        """Reshapes a value."""
+        """Reshapes node `number` of the net; returns the new node."""
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
-        """Takes elements at some indices along an axis: as a slice if these are contiguous."""
+        """Takes elements at indices along an axis, as a slice if they are evenly spaced; returns the node."""
         shape = self.builder.type_of(number).shape
         first, step = (
             int(places[0]) if len(places) else 0,
@@ -130,7 +130,7 @@ class WeightsBuilder:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """Adds a matrix, read from its constant; returns its node."""
+        """Adds a matrix of elements of a constant of the body, by slices if possible; returns its node."""
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
         for split in range(1, len(shape)):
@@ -152,7 +152,9 @@ class WeightsBuilder:
     # ---- the arrays
 
     def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
-        """Adds the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
+        """Adds the sum of the terms' matrices, [size, hidden]; returns its node. features: for each input
+        node that a term multiplies, its first row in the matrix.
+        """
         total: int | None = None
         for term in terms:
             value = self.block(term, features[term.leaf.number], size)
@@ -160,7 +162,7 @@ class WeightsBuilder:
         return self.filled(0, (size, self.hidden)) if total is None else total
 
     def block(self, term: GateTerm, begin: int, size: int) -> int:
-        """Adds the matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
+        """Adds the matrix [size, hidden] of one term; begin: the first row of the input that it reads."""
         places = term.leaf.places + begin
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
@@ -177,9 +179,7 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """Makes a matrix with `size` rows that has the rows of `value` at some places, and zeros
-        elsewhere.
-        """
+        """Makes a matrix of `size` rows that has those of `value` at these places, and zeros elsewhere."""
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -191,20 +191,18 @@ class WeightsBuilder:
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
-        """Concatenates the gates, in the dtype of the memory."""
+        """Concatenates the arrays of the gates, in the dtype of the memory; returns the node."""
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array to the dtype of the memory."""
+        """Casts an array to the dtype of the memory; returns the node."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Tells whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this
-    width.
-    """
+    """Tells whether the indices down[i] + across[j] are rows and columns of a matrix with this width."""
     if not len(down) or not len(across) or not width:
         return bool(width)
     shift = down[0] % width
@@ -215,10 +213,9 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 def arrays_of(
     recur: Recur, match: CellMatch, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """Builds the net from the parameters of a body to the arrays of the cell; returns it and the arrays'
-    names.
+    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names.
 
-    begins: the first row of each sequence's features, and of the memory h.
+    begins: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
     projected: whether there is no W.
     """
@@ -246,7 +243,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Tells whether each gate reads one feature of the input per unit directly, without a matrix."""
+    """Tells whether each gate adds one input feature per unit, without a matrix, so the cell has no W."""
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
