@@ -64,8 +64,8 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns the number of fibers of a matrix, or of the fibers that a reduction sums, which is its
-        number of units; None for a node without fibers.
+        """Returns the number of fibers into which a node's matrix is cut, or of those that the node reduces;
+        None for a node without fibers.
         """
         if number in self.places:
             return self.places[number].shape[1]
@@ -96,7 +96,7 @@ class Fibers:
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """Computes `along`: whether each element of `user` reads an element of `operand` of its own unit."""
+        """Computes `along` without its cache: whether `user` reads only elements of its own unit."""
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
@@ -111,14 +111,18 @@ class Fibers:
 
 
 def summed(net: Net, number: int) -> Array:
-    """Returns the flat indices [depth, units] of the matrix elements that a reduction sums for each unit."""
+    """Returns the flat indices of the elements that a matrix reduction combines, [depth, units]: column u has
+    those of unit u.
+    """
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
     return places if node.attributes["axes"] == (-2,) else places.T
 
 
 def places_read(net: Net, operand: int, node: Node) -> Array:
-    """Returns the flat index that each element of a node (flattened) reads in the source of `operand`."""
+    """Returns, for each element of a node (flattened), the flat index of the element of `operand` that it
+    reads. For a view, it is the index in the value that the view shows.
+    """
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
@@ -149,7 +153,7 @@ def is_permutation(places: Array, size: int) -> bool:
 
 
 def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
-    """Finds the fibers in a step: of memories that are matrices, of statics, and of values computed from
+    """Finds the fibers in a step: of matrices that are memories, of statics, and of values computed from
     them.
 
     following: for each memory, the node of its next value.
@@ -186,7 +190,9 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """Lists the nodes that reduce a matrix over one axis to at least `FEWEST_UNITS` results."""
+        """Lists the reductions that may sum fibers: of a matrix over one axis, to at least `FEWEST_UNITS`
+        results, as each unit's result then fills a vector element.
+        """
         return [
             number
             for number, node in enumerate(self.net.nodes)
@@ -197,8 +203,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds all matrices that must be cut into the same fibers as the operand of a reduction; None if
-        they do not agree, or if fibers do not pay.
+        """Finds all matrices that must be cut into fibers in the same way as the operand of a reduction; None
+        if they do not agree, or if fibers do not pay.
         """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
@@ -264,8 +270,8 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """Returns the fibers of a static (an input per row), as flat indices [depth, units], if only matrices
-        with agreeing fibers read it, each element once; else None.
+        """Returns the fibers of a static (an input per row) that only matrices with agreeing fibers read,
+        each element once, as flat indices [depth, units]; None for any other static.
 
         places: the fibers of these matrices.
         """
@@ -282,9 +288,7 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a value cannot have fibers, as it is a result or read by a node that is not
-        pointwise.
-        """
+        """Tells whether a value cannot have fibers: a result, or read by a node that is not pointwise."""
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
@@ -323,8 +327,8 @@ class Search:
                 yield reader, inverse[places]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """Yields pairs (reader, operand): the pointwise nodes that read a value, and the node that each
-        reads, which is the value itself or a view of it.
+        """Yields the pointwise nodes that read a value, directly or through views, as pairs (reader,
+        operand): the operand is the value itself or a view of it.
         """
         for user in self.users[number]:
             node = self.net.nodes[user]

@@ -33,7 +33,7 @@ class Groups:
 
     @classmethod
     def of(cls, net: Net) -> "Groups":
-        """Finds all groups of a net."""
+        """Finds, by kind, the nodes of a net that need no part of their own in a schedule."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
@@ -94,7 +94,9 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """Finds the sums over the steps of each sequence that are accumulated while the values are computed."""
+    """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
+    computed, so that these need no array.
+    """
     return {
         number
         for number, node in enumerate(net.nodes)

@@ -94,11 +94,13 @@ class Products:
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns the number of unit blocks of the busiest of several threads that share the work."""
+        """Returns the number of unit blocks of the busiest thread, if this many threads share them."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
-        """Estimates the seconds to multiply rows on several threads; reading: the seconds to read a byte."""
+        """Estimates the seconds to multiply this number of rows with the parameters, shared by several
+        threads. reading: the seconds to read one byte of parameters.
+        """
         own = self.weights * self.largest(threads) / self.blocks
         return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
 
@@ -124,7 +126,7 @@ class StageLoad:
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows at once, shared by a number of threads."""
+        """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
         own = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
         reading = machine.reading(own) / own if own else 0.0
         seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)

@@ -118,7 +118,9 @@ def partition(load: Load, size: CallSize, most: int, machine: Machine) -> Partit
 
 
 def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator[CallPartition]:
-    """Yields the ways to share a call between at most `most` threads, with estimates; first, one thread."""
+    """Yields the ways to share a call of a recurrence between at most `most` threads, with estimated times;
+    the first is one thread.
+    """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in counts(most):
         if threads <= size.filled:
@@ -167,7 +169,9 @@ class Concurrency:
 
 
 def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine) -> Concurrency:
-    """Decides whether independent recurrences run at the same time, on at most `most` threads in all."""
+    """Decides whether independent recurrences, such as both directions of a layer, run at the same time or
+    one after the other. most: the number of threads for all of them.
+    """
     parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
     in_turn = sum(way.seconds for way in parts)
     each = max(1, most // len(loads))
@@ -217,7 +221,9 @@ BLOCKS = 4, 8, 16, 32, 64
 
 
 def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
-    """Decides how a stack of layers, each reading the one before, runs on at most `most` threads."""
+    """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
+    in groups that run at once, some steps apart. most: the number of threads.
+    """
     parts = [partition(load, size, most, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
@@ -258,6 +264,6 @@ def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates a call whose sequences are divided between at most `threads` threads."""
+    """Estimates the time of a call whose sequences are divided between at most `threads` threads."""
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

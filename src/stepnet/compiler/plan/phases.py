@@ -115,7 +115,9 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the nodes that read, within their own phase, a value that another thread may compute."""
+    """Returns the nodes that read, within their own phase, a value that another thread may compute. They must
+    move to a later phase.
+    """
     net, shared = fibers.net, sharing(fibers, phase)
     return {
         number
@@ -137,7 +139,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     net, none = fibers.net, ("rows", 0)
 
     def size_of(number: int) -> tuple[int, object, int]:
-        """Returns phase, extent and size of a node: nodes for which these are equal can be divided alike."""
+        """Returns phase, extent and size of a node; nodes that agree in all three can be divided alike."""
         type_ = net.nodes[number].types[0]
         return phase[number], type_.extent, type_.size
 

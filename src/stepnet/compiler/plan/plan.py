@@ -64,12 +64,12 @@ class Plan:
 
     @property
     def recurrence(self) -> Node:
-        """The node of the recurrence."""
+        """The net's node of the recurrence, whose body is the step."""
         return self.net.nodes[self.recur]
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence."""
+        """The body of the recurrence: the net of one step."""
         return self.recurrence.recur.body
 
     @property
@@ -89,7 +89,10 @@ class Plan:
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Tells whether each unit depends on no other unit at any step, so that threads need no barrier."""
+        """Tells whether each unit (feature of a memory) depends on no other unit, at any step.
+
+        If so, threads that divide the units between them need not wait for one another.
+        """
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
@@ -129,7 +132,7 @@ class Plan:
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
     def results(self, places: tuple[int, ...]) -> list[int]:
-        """Lists the node numbers of the results at these positions in `net.results`."""
+        """Lists the nodes of the net's results at the given positions, in this order."""
         return [self.net.results[place] for place in places]
 
 
@@ -174,8 +177,8 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """Finds how the matrices that the node `recurrence` carries, and other large ones in its step, are cut
-    into fibers: the elements that a reduction combines for one unit.
+    """Finds how the matrices in a recurrence's step are cut into fibers, so that phases can be formed. A
+    fiber is the elements that a reduction combines for one unit.
     """
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
@@ -218,7 +221,10 @@ class Plans:
 
 
 def stage(node: Node, known: When) -> str:
-    """Returns the name of the stage that computes a node. known: when its value is known at the earliest."""
+    """Returns the name of the plan's stage that computes a node, such as "before" (the loop).
+
+    known: the earliest time at which the node's value is known.
+    """
     extent = node.types[0].extent
     if extent not in STAGES:
         raise NetError(
@@ -248,8 +254,9 @@ def check_one_pass(net: Net, known: list[When]) -> None:
 
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
-    """Returns the latest time at which an operand may become known so that `node` can run in its stage.
-    extent: the extent of the node's value.
+    """Returns the latest time at which an operand may become known so that `node` still runs in its stage.
+
+    extent: the extent of the node's value, such as one per row or one per step.
     """
     if node.operation == "recur":
         return When.BEFORE
@@ -265,6 +272,6 @@ def picks(net: Net, number: int, recur: int) -> bool:
 
 
 def is_of_steps(net: Net, number: int) -> bool:
-    """Tells whether node `number` reduces all steps of a sequence to one value per row."""
+    """Tells whether a node reduces the values of all steps of a sequence to one value per row."""
     node = net.nodes[number]
     return node.operation == "reduce" and node.type.extent == ROWS

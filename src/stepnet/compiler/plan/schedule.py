@@ -87,7 +87,7 @@ class Schedule:
 
     @computed_once
     def cut(self) -> "Cut":
-        """The net that is cut into parts, and its parts."""
+        """The net that is cut into parts, and its parts, computed at first use."""
         return cut_of(self.traced, self.moved)
 
     @property
@@ -147,7 +147,7 @@ def plan_of_all(net: Net) -> Plan | None:
 
 
 def whole_part(single: Plan) -> Part:
-    """Makes the only part of a net that a single plan runs."""
+    """Makes the only part of a schedule whose net runs by a single plan."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[place] for place in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
@@ -156,7 +156,7 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net) -> tuple[Part, ...]:
-    """Cuts a net into parts, in the order they run."""
+    """Cuts a net into the parts of a schedule, in the order they run."""
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
@@ -176,7 +176,9 @@ def parts_of(net: Net) -> tuple[Part, ...]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants that a part with a plan or a loop reads; other parts may compute some of them."""
+    """Returns the constants that a part reads if it has a plan or a loop. If another part computes one of
+    them, the part must be bound in each call.
+    """
     if part.plan is None and part.inner is None:
         return set()
     return {
@@ -246,7 +248,7 @@ class Inside:
 
 
 def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """Makes the part for nodes without a recurrence: a recurrence without memory with one step per value.
+    """Makes the part for plain nodes: a recurrence without memory, with one step per value.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
     sequences: the values per sequence are statics, and the sums are memories.
@@ -357,12 +359,14 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Sorts totals in the order of a net's results: those per row first, then those over all rows."""
+    """Sorts totals (node numbers) in the order of a net's results: values per row first, then constants."""
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
 def loop(net: Net, number: int, extent: Extent) -> Part:
-    """Makes the part for a recurrence that runs step by step, as an inner recurrence needs its memory."""
+    """Makes the part for a recurrence that runs step by step, each step a schedule of its own, because an
+    inner recurrence needs its memory. extent: the extent of its steps.
+    """
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -62,7 +62,7 @@ def key_of(traced: Net) -> str | None:
 
 
 def bytes_of(net: Net) -> int:
-    """Counts the bytes of the constant arrays in a net."""
+    """Counts the bytes of the constant arrays in a net, which decide whether its schedule is stored."""
     values = (value for node in all_nodes(net) for _, value in node.pairs)
     return sum(value.value.nbytes for value in values if isinstance(value, Literal))
 

@@ -21,7 +21,9 @@ Waves = tuple[tuple[int, ...], ...]
 
 
 def waves_of(parts: Sequence[Part]) -> Waves:
-    """Sorts parts into waves, each of which reads only results of earlier ones; returns positions by wave."""
+    """Sorts the parts of a schedule into waves: parts of a wave read only results of earlier waves, so they
+    may run at the same time. Returns the positions in `parts`, by wave.
+    """
     made: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
@@ -32,7 +34,8 @@ def waves_of(parts: Sequence[Part]) -> Waves:
 
 
 def lines_of(parts: Sequence[Part]) -> Waves:
-    """Finds recurrences that may run at once, each some steps behind the other; returns positions by line.
+    """Finds lines: recurrences that may run at the same time, each some steps behind the one before. Returns
+    the positions in `parts`, by line.
 
     Each is the only part of its wave, so nothing else runs between them.
     """

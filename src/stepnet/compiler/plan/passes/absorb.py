@@ -47,8 +47,8 @@ def always(absorbed: "Absorbed", after: Net) -> bool:
 
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
-    """Moves per-step work of a net into the adjacent recurrences, so that it needs no arrays of all steps.
-    accepts: decides on each move.
+    """Moves per-step work of a net into the adjacent recurrences, so that its operands and results need no
+    arrays of all steps. accepts: decides on each move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -59,9 +59,7 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
     """Makes one more move of nodes into a recurrence, and returns the net; None if no move is left.
 
     find: lists the nodes that a recurrence can absorb, those before it or those after it.
-    accepts: decides on each move.
-    Recurrences are tried from the last to the first. If a move is refused, it is tried without its outermost
-    node.
+    accepts: decides on each move. If it refuses one, the move is tried without its outermost node.
     """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
@@ -131,7 +129,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
-    """Returns these nodes and all nodes that depend on them."""
+    """Returns the given nodes and all nodes of the net that depend on them."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
         if reached.intersection(node.inputs):
@@ -204,16 +202,16 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the operand of an expansion to all steps, which has one value per sequence; else the node.
-        """
+        """Returns the operand of an expansion to all steps, a value per sequence; else the node itself."""
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the new body; returns its outputs, as a dict from the node outside to the node of the body.
+        """Builds the new body; returns its outputs: for a node outside, the node of the body that computes
+        it.
 
-        sequences, others: the nodes outside that the new body reads per step, and per row or as constants.
+        sequences, others: the values outside that the body reads, per step; per row or constant.
         """
         net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
         kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
@@ -257,7 +255,7 @@ class Absorbed:
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
-        """Returns the new body's number of a node of the net; constants are copied at first use."""
+        """Returns a node's number in the new body; a constant that is not there yet is copied."""
         if number not in self.inside:
             number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":

@@ -56,12 +56,12 @@ def net_together(net: Net, made: Recur) -> Net:
 
 
 def beside(type_: Type, count: int) -> Type:
-    """Returns a type with a new first feature axis of size `count`."""
+    """Returns a type with a new first feature axis of this size, for the values of several steps."""
     return Type(type_.extent, (count, *type_.shape), type_.dtype)
 
 
 def at_step(builder: Builder, sequence: int, step: int) -> int:
-    """Adds the slice of a value at one index of its first feature axis; returns its number."""
+    """Adds the slice of a value of several steps (its first axis) at one of them; returns its number."""
     shape = builder.type_of(sequence).shape
     cuts = ((step, step + 1, 1), *((0, size, 1) for size in shape[1:]))
     cut = builder.add("slice", sequence, slices=cuts)
@@ -69,7 +69,7 @@ def at_step(builder: Builder, sequence: int, step: int) -> int:
 
 
 def side_by_side(builder: Builder, values: tuple[int, ...]) -> int:
-    """Stacks values (node numbers) along a new first feature axis; returns the number of the result."""
+    """Stacks the values of several steps along a new first feature axis; returns the number of the result."""
     shape = builder.type_of(values[0]).shape
     parts = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
     return parts[0] if len(parts) == 1 else builder.add("concatenate", *parts, axis=-len(shape) - 1)

@@ -53,12 +53,14 @@ class ProductChain:
 
 
 def chain(net: Net) -> Net:
-    """Merges consecutive products with parameters in a net and in its bodies, where that saves flops."""
+    """Merges consecutive products with parameters, as in (x @ P) @ R, in a net and its bodies, where that
+    saves flops.
+    """
     return at_every_level(net, lambda inner, _: chained(inner))
 
 
 def chained(net: Net) -> Net:
-    """Merges consecutive products of a net itself; bodies are not changed."""
+    """Merges consecutive products with parameters in a net, but not in bodies, where that saves flops."""
     while chains := disjoint_chains(net):
         net = joined(net, chains)
     return net
@@ -114,7 +116,7 @@ def joined(net: Net, chains: list[ProductChain]) -> Net:
 
 
 def product(builder: Builder, net: Net, place: dict[int, int], each: ProductChain, reader: int) -> int:
-    """Adds the merged product for one reader of a chain to the new net; returns its number.
+    """Adds to the new net the product that replaces the chain's two for one reader; returns its number.
 
     place: for each old node, its number in the new net. reader: the old node of the second product.
     """

@@ -12,12 +12,14 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def columns(net: Net) -> Net:
-    """Replaces products of inner sequences with one column by sums in a net."""
+    """Replaces products of inner sequences with one-column matrices by sums, which fill vector registers."""
     return rewritten(net, with_sums)
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with one-column products as sums; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with its products of inner sequences and one-column matrices as
+    sums; returns None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None

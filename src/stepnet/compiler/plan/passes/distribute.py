@@ -51,7 +51,9 @@ def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = 
 
 
 def linear_values(net: Net, matrix: int) -> set[int]:
-    """Returns the nodes that are linear in the input `matrix` and of its size, including the input itself."""
+    """Returns the nodes that are linear in the input `matrix` and of its size, including the input.
+    `distribute` can write these as sums over the input and vectors.
+    """
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
@@ -79,7 +81,7 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Rewrites all nodes, and returns the new net."""
+        """Rewrites all nodes, with sums over matrices distributed, and returns the new net."""
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
@@ -103,13 +105,15 @@ class Distributed:
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
-        """Tells whether node `number` of the new net depends on a memory. Cached in `late`."""
+        """Tells whether a node of the new net depends on a memory, so that it is multiplied last. Cached."""
         if number not in self.late:
             self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of an old node; one that is linear in a matrix is the sum of its terms."""
+        """Returns the new number of an old node. For one that is linear in a matrix, adds the sum of its
+        terms.
+        """
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -188,7 +192,7 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant that can be a factor of a term: one number with the rank of the term's matrix."""
+        """Adds a constant (one number, with the rank of the term's matrix) as a factor for a term."""
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))
@@ -201,7 +205,7 @@ class Distributed:
         return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
 
     def product(self, term: MatrixTerm) -> int:
-        """Adds the value of a term to the new net; returns its number."""
+        """Adds the product of a term's matrix and factors to the new net; returns its number."""
         if term.matrix is None:
             return self.multiplied(term.factors)
         if not term.factors:

@@ -24,7 +24,9 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def factor(net: Net) -> Net:
-    """Takes factors that are constant along the axes of a sum out of the sum, throughout a net."""
+    """Moves factors that are constant along the axes of a sum out of the sum, so that one multiplication per
+    sum replaces one per element.
+    """
     return rewritten(net, factored)
 
 
@@ -64,7 +66,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists the factors of node `number`, also those of factors that are products of the same shape."""
+    """Lists values whose product is node `number`. Products of the same shape among them are taken apart."""
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]
@@ -93,7 +95,7 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """Returns the sizes along `axes` of the product of values; 0 for an axis that no value has."""
+    """Returns the sizes of the product of values along `axes`; 0 for an axis that no value has."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 

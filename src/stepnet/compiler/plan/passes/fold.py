@@ -26,7 +26,7 @@ def fold(net: Net) -> Net:
 
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: returns the number of a simpler node that a node equals; None to keep the node."""
+    """Rewrite rule: returns a simpler node (operand, constant or zeros) that a node equals; else None."""
     node = net.nodes[number]
     if idle(builder, node, operands):
         return operands[0]

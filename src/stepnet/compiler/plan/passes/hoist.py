@@ -32,7 +32,7 @@ and has at least LARGE elements."""
 
 
 def hoist(net: Net) -> Net:
-    """Moves work that does not depend on memories before the loops, throughout a net."""
+    """Moves work that needs no memory before the loops of recurrences, to do it for many steps at once."""
     return rewritten(net, hoisted)
 
 

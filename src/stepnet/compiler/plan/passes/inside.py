@@ -18,7 +18,7 @@ from stepnet.compiler.values.dtypes import DTYPES
 
 
 def inside(net: Net) -> Net:
-    """Moves work that does not need the memory of inner recurrences out of them, throughout a net."""
+    """Moves work that needs no inner memory out of inner recurrences, so that weights are read less often."""
     return rewritten(net, moved)
 
 

@@ -15,7 +15,9 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with the same left sides, width and encoding into one node, throughout a net."""
+    """Joins products with the same left sides, width and encoding into one node, which reads the left sides
+    once for all.
+    """
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):

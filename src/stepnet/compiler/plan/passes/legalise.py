@@ -20,7 +20,9 @@ def legalise(net: Net) -> Net:
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds a product or reduction in the forms that engines run; None for other nodes."""
+    """Rewrite rule: adds a product or reduction in one of the forms that engines run, and returns its number;
+    None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)
@@ -55,7 +57,9 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
-    """Adds a reduction over any axes as one over the last or first of two axes; returns the result."""
+    """Adds a reduction over any axes as one over the last or the first of two axes, the forms that engines
+    run; returns the number of the result.
+    """
     shape = builder.type_of(number).shape
     rank = len(shape)
     over = sorted(axis % rank for axis in axes)

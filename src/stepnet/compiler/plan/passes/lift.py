@@ -24,7 +24,9 @@ Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """Moves inner recurrences out of the recurrences whose memory they do not need, throughout a net."""
+    """Moves inner recurrences that need no outer memory out of the outer loop, so that they run for all steps
+    at once.
+    """
     return rewritten(net, partial(lifted, {}))
 
 
@@ -74,7 +76,7 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Tells whether a node has the values of a static sequence."""
+    """Tells whether a node's value is a static sequence: one per row, the same at every step."""
     return any(is_static_extent(type_.extent) for type_ in node.types)
 
 

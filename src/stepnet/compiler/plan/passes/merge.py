@@ -18,7 +18,9 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """Merges added products in a net, if left sides are known at one time and weights encoded alike."""
+    """Merges added products, x @ A + y @ B, into one node, which sums in registers. Their left sides must be
+    known at the same time, and their weights encoded alike.
+    """
     return at_every_level(net, merged)
 
 
@@ -53,7 +55,10 @@ def merged(net: Net, known: list[When]) -> Net:
 
 
 def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
-    """Adds the sum of the products `group` as one node; place: the new number of each old node."""
+    """Adds the sum of several products as one node, and returns its number; a single product is kept.
+
+    group: the old numbers of the products. place: the new number of each old node.
+    """
     if len(group) == 1:
         return place[group[0]]
     sides = [net.nodes[number].inputs for number in group]
@@ -69,7 +74,9 @@ def encoding(node: Node) -> dict[str, str]:
 
 
 def phases(net: Net) -> list[int]:
-    """Counts, for each node, the most products, reductions and scans on a path to it, which is its phase."""
+    """Counts, for each node, the most products, reductions and scans on a path to it. Nodes with equal counts
+    can run in one phase.
+    """
     count: list[int] = []
     for node in net.nodes:
         ahead = max((count[operand] for operand in node.inputs), default=0)

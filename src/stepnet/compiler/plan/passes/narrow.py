@@ -18,7 +18,9 @@ from stepnet.errors import InputError
 
 
 def narrow(net: Net) -> Net:
-    """Marks each product of recurrences with a low precision with the encoding of its weights."""
+    """Marks each product in recurrences with a low precision with the encoding of its weights, so that
+    engines compute it in fewer bits.
+    """
     return rewritten(net, marked) if any_low(net) else net
 
 
@@ -67,7 +69,7 @@ def narrow_weights(net: Net) -> int:
 
 
 def weights_of(body: Net) -> int:
-    """Counts the weights in the products of one step that can be encoded in fewer bits."""
+    """Counts the weights in the products of a step that can be encoded in fewer bits, each matrix once."""
     products = [node for node in body.nodes if can_be_narrow(body, node)]
     return sum({node.inputs[1]: body.type_of(node.inputs[1]).size for node in products}.values())
 

@@ -17,7 +17,7 @@ Places = dict[int, list[int]]
 
 
 def prune(net: Net) -> Net:
-    """Removes the results of recurrences that are not read, and the memories that the others do not need."""
+    """Removes results of recurrences that nothing reads, and the memories that no other result needs."""
     return rewritten(net, partial(pruned, {}))
 
 
@@ -61,7 +61,10 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
 
 
 def left(recur: Recur, memories: list[int]) -> list[int]:
-    """Returns the positions of a recurrence's operands that stay. memories: those of remaining memories."""
+    """Returns the positions of the operands of a recurrence that stay: all but those of removed memories.
+
+    memories: the positions of the remaining memories.
+    """
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 

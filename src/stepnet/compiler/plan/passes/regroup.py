@@ -14,7 +14,9 @@ from stepnet.compiler.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """Reorders the terms of the sums in each body by the time at which they are known, inner bodies first."""
+    """Reorders the terms of sums in each body by the time at which they are known, so that parts of a sum are
+    computed once, or before the loop.
+    """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
         """Rebuilds a recurrence with its sums reordered; returns None for other nodes, which are copied."""

@@ -27,7 +27,7 @@ result, and has at least LARGE elements.
 
 
 def sink(net: Net) -> Net:
-    """Moves work that no memory depends on after the loops, throughout a net."""
+    """Moves work that no memory needs after the loops of recurrences, to do it for many steps at once."""
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}

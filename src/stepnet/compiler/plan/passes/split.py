@@ -16,7 +16,9 @@ from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """Computes values that are only read in parts, such as joined gates, in these parts, throughout a net."""
+    """Computes values that are read only in parts, such as joined gates, part by part, so that each part has
+    the width of the memory.
+    """
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,8 +27,8 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a part of a value by viewing the operands of that value; returns the new number,
-    or None if the value is not computed in parts.
+    """Rewrite rule: rebuilds a view of a part of a value, as the operation on the same part of the value's
+    operands; returns its number. Returns None if the value is not computed in parts.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:

@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.when import When
 
 
 def part(net: Net) -> Net:
-    """Rewrites products of concatenations as sums of products, throughout a net."""
+    """Rewrites products of concatenations as sums of products, of which some can leave the loop."""
     return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 
 

@@ -22,7 +22,7 @@ Results = dict[int, list[int]]
 
 
 def unloop(net: Net) -> Net:
-    """Replaces flat recurrences whose memories are never read by work on all steps at once."""
+    """Replaces recurrences that use no memory by work on all steps at once, which needs no loop."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
     # Prune only to find these: pruning changes the order of sums, on which gradients with checkpoints rely.

@@ -54,7 +54,9 @@ def check(known: Recognised, seed: int = 0) -> None:
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
-    """Returns the recurrence in float64, with the outputs at these positions and only nodes that it needs."""
+    """Returns a recurrence in float64, with only the outputs at these positions, and without nodes that only
+    other outputs need.
+    """
     results = (*(recur.outputs[place] for place in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
@@ -62,8 +64,9 @@ def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
 def step(
     known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]
 ) -> tuple[Array, Array]:
-    """Computes h and c after one step of the recognised cell; for a cell without c, h twice. weights: the
-    cell's arrays by name. x, memories: random values.
+    """Computes h and c after one step of the recognised cell by its equations; for a cell without c, h twice.
+
+    weights: the cell's arrays by name. x: the inputs. memories: the memories before the step.
     """
     gates = GATES[known.cell]
     params: dict[str, Any] = {

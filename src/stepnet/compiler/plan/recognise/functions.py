@@ -110,11 +110,13 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells quickly whether a value with these functions may be this spelling of an activation."""
+        """Tells whether a value may be this spelling of an activation, from the names of its functions. This
+        saves most comparisons of polynomials.
+        """
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """Yields polynomials that may be the activation's argument, if the value is this spelling of it."""
+        """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it."""
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
             if function.name == self.anchor and len(function.operands[0].terms) <= most:
@@ -136,7 +138,9 @@ class Algebra:
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
     def atom(self, what: Leaf | Product | Function) -> Polynomial:
-        """Returns a leaf, product or function as a polynomial of one atom; equal ones get the same atom."""
+        """Returns the polynomial of one atom for a leaf, product or function; equal ones always get the same
+        atom.
+        """
         atom = self.atoms.get(what)
         if atom is None:
             atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
@@ -185,8 +189,8 @@ class Algebra:
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
         """Replaces a value that is a spelling of an activation by the activation; returns any other value.
 
-        If several match, the one with the simplest coefficients is chosen: hard_sigmoid_fifth(a), not
-            hard_sigmoid(1.2 a).
+        If several match, the one with the simplest coefficients is chosen, as hard_sigmoid_fifth(a) before
+        hard_sigmoid(1.2 a).
 
         single: whether the value is a single function; only spellings of that kind are tried.
         """
@@ -228,12 +232,14 @@ def is_fixed(what: Leaf | Product | Function) -> bool:
 
 
 def unevenness(argument: Polynomial) -> int:
-    """Counts the coefficients of an argument that are no powers of two, to prefer the simplest of several."""
+    """Counts the coefficients of an argument that are not powers of two: of several matching activations,
+    that with the fewest is chosen.
+    """
     return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
 def names_in(value: Polynomial) -> frozenset[str]:
-    """Returns the names of the functions in the terms of a value."""
+    """Returns the names of the functions in the terms of a value, but not in their operands."""
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
@@ -243,7 +249,9 @@ def is_condition(what: Leaf | Product | Function) -> bool:
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
-    """Puts operands of commutative functions and comparisons in a normal order; returns name and operands."""
+    """Puts the operands of commutative functions and comparisons in a normal order, numbers last, so that
+    equal functions are equal. Returns the name and the operands.
+    """
     if name in SWAPPED:
         return SWAPPED[name], operands[::-1]
     if name in COMMUTING and operands[0].constant is not None:
@@ -330,7 +338,10 @@ def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
 
 
 def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
-    """Makes the rule that replaces a spelling by the activation `name`; before: rules made earlier."""
+    """Makes the rule by which a spelling (a net of its argument) is replaced by the activation `name`.
+
+    before: the rules made earlier, which apply to parts of the spelling.
+    """
     algebra = Algebra(before)
     hole = algebra.atom(HOLE)
     value = algebra.spelled(net, hole)

@@ -40,18 +40,20 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """Returns a and b such that rest + atom * factor = a + gate * b, as gate = slope * atom + offset."""
+        """Returns a and b such that rest + atom * factor = a + gate * b; gate = slope * atom + offset."""
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """Returns a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
+        """Returns a and b such that value = a + gate * b, to match a cell's equations; None if the gate
+        occurs in a higher power.
+        """
         parts = value.divided(self.atom)
         return None if parts is None else self.solved(*parts)
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """Yields the gates that an atom (a factor in a polynomial) may be part of, such as f and 1 - f."""
+    """Yields the gates that an atom (a factor of a term) may be part of, such as f, 1 - f and 2 f - 1."""
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -71,7 +73,9 @@ def gates_in(value: Polynomial) -> Iterator[Gate]:
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """Returns the activation and the argument that a polynomial is; "linear" and itself if it is no other."""
+    """Returns the name of the activation that a polynomial is, and its argument; ("linear", value) if it is
+    no other activation.
+    """
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):
@@ -81,7 +85,7 @@ def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
 
 
 def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
-    """Returns the bound to which a value is clipped, 0 for none, and the unclipped value."""
+    """Returns the bound c and the argument a of a value clip(a, -c, c); 0 and the value for any other."""
     upper = bounded(value, "minimum")
     lower = None if upper is None else bounded(upper[1], "maximum")
     if upper is None or lower is None or upper[0] != -lower[0] or upper[0] <= 0:
@@ -170,7 +174,7 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
 
 
 def strange(value: Polynomial) -> set[str]:
-    """Returns the names of functions in a value that no known cell has: neither activations nor bounds."""
+    """Returns the names of functions in a value that no known cell computes, for the reason of a refusal."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
@@ -184,9 +188,10 @@ def reading(term: GateTerm) -> str:
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | None:
-    """Makes a term of a leaf (input features), or of its product with a matrix; None for anything else.
-    others, factor, fixed: the atoms that depend on inputs, the coefficient, and the parameters of the
-    monomial.
+    """Makes a term of an argument from one monomial: a leaf (input features), or its product with a matrix;
+    None for anything else.
+
+    others, factor, fixed: the atoms that depend on inputs, the coefficient, and the atoms of parameters.
     """
     if len(others) != 1:
         return None

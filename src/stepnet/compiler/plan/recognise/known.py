@@ -125,7 +125,9 @@ def recur_of(of: Net | Node | Recur) -> Recur:
 
 
 def recognised(recur: Recur) -> Recognised:
-    """Recognises the cell that a recurrence computes; raises `DifferentError` if there is none."""
+    """Recognises the cell that a recurrence computes, by trying every row of the table of known cells; raises
+    `DifferentError` if none matches.
+    """
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
@@ -147,7 +149,9 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """Lists the memories of a body as leaves of polynomials; raises `DifferentError` for unknown kinds."""
+    """Lists the memories of a body as leaves (features of an input) of polynomials; raises `DifferentError`
+    if no known cell has such memories.
+    """
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
         raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
@@ -201,7 +205,10 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """Returns the name in `after`, "h" or "c", of the next memory that an output equals; None for no memory.
+    """Returns the name, "h" or "c", of the memory whose next value an output of the body is; None if it is
+    none.
+
+    after: the name for each next value of a memory.
     """
     try:
         return after.get(values.whole(number))

@@ -106,7 +106,7 @@ class Atom:
 
     @property
     def function(self) -> Function | None:
-        """The function, if the atom is one."""
+        """The function that the atom stands for; None if it stands for a leaf or a product."""
         return self.what if isinstance(self.what, Function) else None
 
 
@@ -241,7 +241,8 @@ ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
 def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
-    """Lists the functions in a polynomial and their operands, each once; not in operands of those in `stop`.
+    """Lists the functions in a polynomial and in their operands, each once. The operands of functions whose
+    name is in `stop` are not searched.
     """
     seen: dict[Atom, Function] = {}
     waiting = [polynomial]

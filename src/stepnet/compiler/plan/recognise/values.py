@@ -129,7 +129,8 @@ class Values:
         return self.at(node.inputs[0], places)
 
     def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
-        """Lists each operand of a pointwise node, with the flat indices that its features at `places` read.
+        """Lists the operands of a pointwise node, each with the flat indices of the features that it
+        contributes to the node's features at `places`.
         """
         shape = node.type.shape
         found: list[tuple[int, Array]] = []
@@ -150,8 +151,8 @@ class Values:
     # ---- products
 
     def product(self, node: Node, places: Array) -> Polynomial:
-        """Computes columns of the product of a vector with a matrix, given by flat indices, as a sum of
-        products: one for each term of the vector.
+        """Computes columns of the product of a vector with a matrix, as a sum with a product for each term of
+        the vector. places: the flat indices of the columns in the node's value.
         """
         left, right = node.inputs
         view, matrix = self.views[left], self.views[right]
@@ -170,14 +171,16 @@ class Values:
         return total
 
     def parts(self, number: int, places: Array) -> list[Array]:
-        """Groups positions in `places`, such that each group reads a single piece of any concatenation."""
+        """Groups features of a node, as arrays of positions in `places`, such that each group reads a single
+        piece of every concatenation and can be one polynomial.
+        """
         if number not in self.joined:
             return [np.arange(len(places), dtype=np.int64)]
         labels = self.labels(number, places)
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
     def labels(self, number: int, places: Array) -> Array:
-        """Labels features of a node; equal labels mean that they read the same piece of any concatenation."""
+        """Labels features of a node; those with equal labels read the same piece of every concatenation."""
         if number not in self.joined:
             return np.zeros(len(places), np.int64)
         view = self.views[number]
@@ -195,7 +198,9 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Returns features of a concatenation; raises `DifferentError` unless all are in one piece."""
+        """Returns features of a concatenation as a polynomial; raises `DifferentError` unless they are in one
+        piece.
+        """
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
             raise DifferentError(

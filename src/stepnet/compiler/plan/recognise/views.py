@@ -20,7 +20,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """View of a node: its element i, j is the node's element at flat index start + axes[0][i] + axes[1][j].
+    """View of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
+    axes[1][j], and so on for other ranks.
     """
 
     root: int
@@ -47,7 +48,9 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Returns, for each axis of a contiguous value, the contribution of each index to the flat index."""
+    """Returns, for a contiguous value of this shape, each axis as the contribution of its indices to the flat
+    index.
+    """
     axes: list[Array] = []
     step = 1
     for size in reversed(shape):
@@ -68,7 +71,9 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """Makes the view that a node computes from a source; None if the operation is no view, or mixes axes."""
+    """Makes the view that a node computes from a source view; None if the operation is no view, or mixes
+    axes.
+    """
     attributes = node.attributes
     axes = source.axes
     kept: tuple[Array, ...]
@@ -105,7 +110,7 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """Reshapes a view; None if this mixes axes, so that a flat index is no longer a sum over axes."""
+    """Reshapes a view; None if this mixes axes, so that the flat index is no longer a sum over axes."""
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
@@ -128,7 +133,10 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """Splits an axis (parts of flat indices) into axes of these sizes; None if it is not a sum over them."""
+    """Splits an axis of a view into axes of these sizes, for a reshape; None if that is not possible.
+
+    axis: the contribution of each index to the flat index in the source.
+    """
     if len(sizes) == 1:
         return [axis]
     grid = axis.reshape(sizes)

@@ -46,7 +46,7 @@ class WeightsBuilder:
 
     @property
     def parameters(self) -> list[int]:
-        """The input nodes of the body that are parameters."""
+        """The inputs of the body that are parameters; they become the inputs of the net of weights."""
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
@@ -115,7 +115,9 @@ class WeightsBuilder:
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
-        """Takes elements at indices along an axis, as a slice if they are evenly spaced; returns the node."""
+        """Takes the elements of a node at these indices along an axis, as a slice if they are evenly spaced,
+        else by `take`; returns the new node.
+        """
         shape = self.builder.type_of(number).shape
         first, step = (
             int(places[0]) if len(places) else 0,
@@ -130,7 +132,9 @@ class WeightsBuilder:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """Adds a matrix of elements of a constant of the body, by slices if possible; returns its node."""
+        """Adds a matrix whose elements are picked from a constant of the body, by slices if possible, as a
+        cell's weights may be part of a larger array; returns its node.
+        """
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
         for split in range(1, len(shape)):
@@ -152,8 +156,9 @@ class WeightsBuilder:
     # ---- the arrays
 
     def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
-        """Adds the sum of the terms' matrices, [size, hidden]; returns its node. features: for each input
-        node that a term multiplies, its first row in the matrix.
+        """Adds the matrix of a gate in W or R, [size, hidden], as the sum of its terms; returns its node.
+
+        features: for each input node that a term multiplies, the first row of its features.
         """
         total: int | None = None
         for term in terms:
@@ -162,7 +167,10 @@ class WeightsBuilder:
         return self.filled(0, (size, self.hidden)) if total is None else total
 
     def block(self, term: GateTerm, begin: int, size: int) -> int:
-        """Adds the matrix [size, hidden] of one term; begin: the first row of the input that it reads."""
+        """Adds the matrix that a term of a gate contributes to W or R; returns its node, [size, hidden].
+
+        begin: the first row of the input features that the term multiplies.
+        """
         places = term.leaf.places + begin
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
@@ -179,7 +187,7 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """Makes a matrix of `size` rows that has those of `value` at these places, and zeros elsewhere."""
+        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere."""
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -191,7 +199,9 @@ class WeightsBuilder:
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
-        """Concatenates the arrays of the gates, in the dtype of the memory; returns the node."""
+        """Concatenates one array per gate to an array such as W, cast to the memory's dtype; returns its
+        node.
+        """
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
 
@@ -202,7 +212,9 @@ class WeightsBuilder:
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Tells whether the indices down[i] + across[j] are rows and columns of a matrix with this width."""
+    """Tells whether the elements at the indices down[i] + across[j] of a matrix with this width are whole
+    rows and columns of a part of it, so that slices can take them.
+    """
     if not len(down) or not len(across) or not width:
         return bool(width)
     shift = down[0] % width
