@@ -46,7 +46,7 @@ def smallest_cut(
     left: dict[Side, dict[Side, float]] = {}
 
     def connect(a: Side, b: Side, weight: float) -> None:
-        """Adds an edge with a capacity, and its reverse without any."""
+        """Adds an edge with a capacity to the flow network, and its reverse with no capacity."""
         left.setdefault(a, {})[b] = weight
         left.setdefault(b, {}).setdefault(a, 0)
 
@@ -74,10 +74,10 @@ def smallest_cut(
 
 
 def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """Finds a shortest path from the sources to the sinks along edges with residual capacity, as a list of
-    edges.
+    """Finds a shortest path from the sources to the sinks along edges that can carry more flow.
 
-    Returns an empty list if there is no path.
+    left: for each side of a value, the remaining capacity of each edge from it.
+    Returns the edges in order; an empty list if there is no path.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
@@ -96,9 +96,10 @@ def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side,
 
 
 def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """Returns the sides reachable from `start` along edges with residual capacity.
+    """Returns the sides of values that can be reached from `start` along edges with remaining capacity.
 
-    towards: if false, the sides from which `start` is reachable.
+    left: for each side, the remaining capacity of each edge from it.
+    towards: if false, returns the sides from which `start` can be reached.
     """
     known = {start}
     waiting = [start]

@@ -47,11 +47,11 @@ class TargetMemory(Protocol):
         ...
 
     def take(self, buffer: Buffer, places: Array) -> Buffer:
-        """Makes a buffer of the rows at `places`, in this order."""
+        """Makes a buffer of the rows at the indices `places`, in this order."""
         ...
 
     def write(self, buffer: Buffer, places: Array, rows: Buffer) -> None:
-        """Replaces the rows at `places`. `rows` may also be a single row, for all of them."""
+        """Replaces the rows at the indices `places`. `rows` may also be a single row, for all of them."""
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
@@ -72,11 +72,11 @@ class HostMemory:
     """Memory of the CPU: buffers are NumPy arrays."""
 
     def put(self, array: Array) -> Array:
-        """Returns the array itself."""
+        """Returns the array itself, as host buffers are arrays."""
         return array
 
     def get(self, buffer: Array) -> Array:
-        """Returns the array itself."""
+        """Returns the array itself, as host buffers are arrays."""
         return buffer
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
@@ -92,15 +92,15 @@ class HostMemory:
         return np.ascontiguousarray(buffer)
 
     def take(self, buffer: Array, places: Array) -> Array:
-        """Copies the rows at `places`."""
+        """Copies the rows at the indices `places`, in this order."""
         return buffer[places]
 
     def write(self, buffer: Array, places: Array, rows: Array) -> None:
-        """Replaces the rows at `places`."""
+        """Replaces the rows at the indices `places`."""
         buffer[places] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:
-        """Repeats row i `counts[i]` times."""
+        """Repeats each row i of the array `counts[i]` times."""
         return np.repeat(buffer, counts, axis=0)
 
     def rows(self, buffer: Array, count: int) -> Array:
@@ -108,7 +108,7 @@ class HostMemory:
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
-        """Computes the reduction over the rows of each sequence."""
+        """Computes a reduction over the rows of each sequence. how: its name, as "sum" or "last"."""
         return REDUCTIONS[how](buffer, offsets)
 
 

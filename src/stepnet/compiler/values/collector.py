@@ -41,7 +41,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
         self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
 
     def end(self) -> None:
-        """Ends the pause, if there is one."""
+        """Ends the pause of the collector, if there is one."""
         if self.pauses:
             PAUSED.clear()
             gc.enable()
@@ -49,7 +49,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
 
 def resume() -> None:
-    """Ends the pause in a forked child, which does not have the thread that would end it."""
+    """Turns the collector on again in a forked child, which lacks the thread that would end the pause."""
     if PAUSED:
         gc.enable()
         PAUSED.clear()
