@@ -267,8 +267,7 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype; raises `InputError` if stepnet has no such dtype. what: for the message.
-    """
+    """Returns the name of a dtype; raises `InputError` if stepnet has none such. what: for the message."""
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
