@@ -11,7 +11,7 @@ from stepnet.compiler.values.arguments import is_integer, shown
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
-    """Translates an axis, as the step sees it, to one counted from the end of the features; refuses the rows.
+    """Translates an axis as the step sees it to a feature axis, counted from the end; refuses the rows.
 
     doing: the name of the function, for the message.
     """
@@ -29,8 +29,9 @@ def feature_axis(x: Traced, axis: Any, doing: str) -> int:
 
 
 def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
-    """Translates the axes to reduce over to axes counted from the end; refuses the rows. doing: for the
-    message.
+    """Translates the axes of a reduction to feature axes, counted from the end; refuses the rows.
+
+    axis: an axis, a tuple, or None for all. doing: the name of the function, for the message.
     """
     if axis is None:
         if not x.is_constant:
@@ -46,13 +47,13 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
 
 
 def listed(value: Any) -> list[Any]:
-    """Lists the items of a tuple or list; anything else becomes a list of one."""
+    """Returns the items of a tuple or list as a list; anything else as a list of one item."""
     return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
 
 
 def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
-    """Removes the rows from a shape as the step writes it; refuses any other first size. advice: the
-    message.
+    """Removes the size of the rows from a shape as the step writes it; raises `StepError` if it does not come
+    first. advice: the message.
     """
     if x.is_constant:
         return sizes

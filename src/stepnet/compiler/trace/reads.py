@@ -63,9 +63,7 @@ Rule = Callable[[Any], Sequence[ReadSource] | None]
 
 
 class Same:
-    """Wrapper that compares an object by identity, and keeps it alive so that no other object gets its
-    identity.
-    """
+    """Wrapper that compares an object by identity, and keeps it alive so that its identity stays unique."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -79,9 +77,9 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """The values that a step reads besides its arguments. Two are equal if their numbers, texts and arrays
-    are equal, and their other objects identical.
+    """The values that a step reads besides its arguments, by which a trace of the step is valid or not.
 
+    Two are equal if their numbers, texts and arrays are equal, and their other objects identical.
     values: plain values, arrays and other objects, by the names that the step's author has for them. A value
         with several names occurs once.
     seen: the sources of the values, and the parts that each gave.
@@ -92,12 +90,12 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The names and values in a form that can be hashed and compared."""
+        """The names and contents of the values, as a tuple that can be hashed and compared."""
         return tuple((name, frozen(value)) for name, value in self.values.items())
 
     @computed_once
     def hash(self) -> int:
-        """The hash of the key."""
+        """The hash of the key, computed once."""
         return hash(self.key)
 
     def __hash__(self) -> int:
@@ -108,7 +106,7 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists the values that may change in place, as (value, its earlier contents)."""
+        """Lists the values that may change in place, such as arrays, each with the contents that it had."""
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -116,7 +114,7 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Tells whether nothing has changed; quicker than to find all values again."""
+        """Tells whether none of the values has changed, which takes less time than finding them again."""
         for source, before in self.seen:
             now = tuple(source.now())
             if len(now) != len(before) or not all(map(is_, now, before)):
@@ -124,7 +122,7 @@ class Reads:
         return all(frozen(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """Names what differs between these values and later ones, for messages; empty if nothing does."""
+        """Names up to three values that differ between this and a later reading, for messages; else empty."""
         old, new = dict(self.key), dict(after.key)
         names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
@@ -137,8 +135,9 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, look: Callable[[], Reads]) -> Reads:
-        """Returns the values that the step reads now; calls `look`, which finds them, only if any have
-        changed.
+        """Returns the values that the step reads now, from the cache if none of them has changed.
+
+        look: finds the values again.
         """
         reads = self.reads  # once: another thread may look meanwhile, and read others
         if reads is None or not reads.still_hold():
@@ -146,25 +145,27 @@ class Latest:
         return reads
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Makes copies and pickled files have an empty cache."""
         return Latest, ()
 
 
 def no_rule(_: Any) -> None:
-    """Returns None: the rule of steps that are written without a framework."""
+    """Returns None, as no value belongs to a framework: the rule for steps without a framework."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
-    """Finds all values that a step reads besides its arguments.
+    """Finds all values that a step reads besides its arguments, such as globals and attributes.
 
-    rule: returns the sources of a framework's objects, and None for other values.
-    name: the step's name, for its attributes.
+    step: the function or object that is the step.
+    rule: returns the sources of the parts of a framework's own objects, and None for other values.
+    name: the step's name, for the names of its attributes.
     everywhere: sources of values that every step reads.
     """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[ReadSource, tuple[Any, ...]]]()
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[ReadSource]) -> None:
-        """Notes the parts of a value, and adds them to the values to open."""
+        """Notes the parts of the value named `at`, and adds them to the values still to be inspected."""
         inner = list[tuple[str, Any]]()
         for source in sources:
             now = tuple(source.now())
@@ -197,13 +198,13 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
 
 
 def joined(outer: str, name: str) -> str:
-    """Joins the name of a value and that of a part of it."""
+    """Joins the name of a value and the name of a part of it, as in `self.scale` or `table[0]`."""
     return f"{outer}{name}" if name.startswith("[") else f"{outer}.{name}".strip(".")
 
 
 def frozen(value: Any) -> Any:
-    """Makes a key of a value: equal keys mean equal contents; objects without plain contents are compared by
-    identity.
+    """Makes a key of a value that can be hashed: equal keys mean equal contents. Objects without plain
+    contents are compared by identity.
     """
     if isinstance(value, float | complex):
         return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
@@ -220,11 +221,11 @@ def frozen(value: Any) -> Any:
     return tensor_bits(value) if is_tensor(value) else Same(value)
 
 
-# ---- where the parts of values come from -------------------------------------------------------------------
+# ---- sources of the parts of values ------------------------------------------------------------------------
 
 
 def sources_of(value: Any) -> Sequence[ReadSource] | None:
-    """Returns the sources of a value's parts; None if the value is not opened."""
+    """Returns the sources of a value's parts, such as items or attributes; None if it is not inspected."""
     if value is os.environ or isinstance(value, BYTES):
         return None
     if isinstance(value, Mapping):
@@ -262,14 +263,16 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of a mapping's items: a function that returns its keys and values as they are now.
+    """Makes the source of the keys and values of a mapping, which tells later whether they changed.
 
-    name: returns the name of a key's item.
+    known: the mapping.
+    name: returns the name of a key's value; None for one that is not inspected.
     now: returns the mapping, if each thread has another one.
     """
     names = [name(key) for key in known]
 
     def items() -> Iterable[Any]:
+        """Returns the current keys and values."""
         current = known if now is None else now()
         return (*current, *current.values())
 
@@ -277,7 +280,7 @@ def of_mapping(
 
 
 def of_slots(value: Any) -> ReadSource:
-    """Makes the source of an object's attributes that are in slots, not in its `__dict__`."""
+    """Makes the source of an object's attributes that are stored in slots, not in its `__dict__`."""
     slots = {
         name: slot
         for kind in type(value).__mro__
@@ -289,7 +292,7 @@ def of_slots(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists the sources of methods and attributes that the user's own classes of an object have."""
+    """Lists the sources of methods and attributes that an object has from classes of the user's own."""
     return of_bases(cast("type[Any]", type(value)))
 
 
@@ -299,11 +302,12 @@ def of_bases(kind: type[Any]) -> list[ReadSource]:
 
 
 def of_class(kind: type[Any]) -> ReadSource:
-    """Makes the source of methods and attributes that a class itself defines."""
+    """Makes the source of the methods and attributes that a class itself defines."""
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
 
     def now() -> Iterable[Any]:
+        """Returns the names and values as they are now."""
         # The functions in a staticmethod, a classmethod and a property.
         inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
         return (*own, *inner)
@@ -318,9 +322,7 @@ def of_closure(function: FunctionType) -> list[ReadSource]:
 
 
 def of_function(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the variables that a function closes over, the globals it reads, and its
-    defaults.
-    """
+    """Lists the sources of a function's closed-over variables, of the globals that it reads, and defaults."""
     names, attributes = names_in(function.__code__)
     own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
@@ -338,7 +340,12 @@ def of_function(function: FunctionType) -> list[ReadSource]:
 
 
 def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
-    """Yields the source of those attributes of the user's own module whose names the code uses."""
+    """Yields the sources of those attributes of a module that code may read, also in modules inside it. Only
+    the user's own modules have sources.
+
+    name: the name of the module in the code.
+    attributes: all names of attributes in the code.
+    """
     if is_followed(module):
         names = sorted(attributes & vars(module).keys())
         yield ReadSource(
@@ -351,7 +358,7 @@ def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iter
 
 
 def contents(cell: CellType) -> Any:
-    """Returns the contents of a closure's cell; MISSING if it has none yet."""
+    """Returns the value of a variable that a function closes over; MISSING if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -359,7 +366,7 @@ def contents(cell: CellType) -> Any:
 
 
 def inside(slot: MemberDescriptorType, owner: Any) -> Any:
-    """Returns the contents of a slot; MISSING if it has none yet."""
+    """Returns the value of an object's attribute that is stored in a slot; MISSING if it has none yet."""
     try:
         return slot.__get__(owner)
     except AttributeError:
@@ -367,7 +374,7 @@ def inside(slot: MemberDescriptorType, owner: Any) -> Any:
 
 
 def held_by(variable: ContextVar[Any]) -> Any:
-    """Returns the value of a variable in the current context; MISSING if it has none."""
+    """Returns the value of a context variable in the current context; MISSING if it has none."""
     try:
         return variable.get()
     except LookupError:
@@ -376,8 +383,8 @@ def held_by(variable: ContextVar[Any]) -> Any:
 
 @cache
 def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Returns the globals that code and the functions in it read, and all names in it, those of attributes
-    too.
+    """Returns the names of the globals that a function's code reads, and all names in the code, those of
+    attributes too. Functions inside it are included.
     """
     names, every = dict[str, None](), set(code.co_names)
     for instruction in dis.get_instructions(code):
@@ -391,22 +398,22 @@ def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
     return tuple(names), frozenset(every)
 
 
-# ---- whose they are ----------------------------------------------------------------------------------------
+# ---- the user's own code, and that of packages -------------------------------------------------------------
 
 
 def package_of(value: Any) -> str:
-    """Returns the name of the package of a class, a function or a module."""
+    """Returns the name of the top-level package of a class, a function or a module."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name).partition(".")[0]
 
 
 def is_followed(value: Any) -> bool:
-    """Tells whether a function, class or module is the user's own, and of no installed package."""
+    """Tells whether a function, class or module is the user's own, so that what it reads is inspected."""
     return package_of(value) not in CLOSED and not is_installed(file_of(value))
 
 
 def file_of(value: Any) -> str | None:
-    """Returns the file that a function, class or module is in; None if there is none.
+    """Returns the file that a function, class or module is written in; None if there is none.
 
     For functions and classes it is the file of the code: the module of a notebook or a doctest says which
     program runs it.
@@ -422,7 +429,7 @@ def file_of(value: Any) -> str | None:
 
 @cache
 def is_installed(file: str | None) -> bool:
-    """Tells whether a file is part of an installed package."""
+    """Tells whether a file is part of an installed package, and so not of the user's own code."""
     return file is not None and any(part in INSTALLED for part in file.split(os.sep))
 
 
@@ -433,7 +440,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_bits(tensor: Any) -> Any:
-    """Returns the contents of a tensor as bytes, since PyTorch does not count all changes.
+    """Returns dtype, shape and contents of a tensor as a key, since PyTorch does not count all changes.
 
     For a tensor that cannot be a constant of a step, returns its identity.
     """
@@ -448,7 +455,7 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """Context in which PyTorch's tensors have numbers, which they lack in its traces and transforms."""
+    """Context in which PyTorch's tensors have numbers, which they lack inside its traces and transforms."""
     torch: Any = sys.modules.get("torch")
     if torch is None:  # it is not imported
         yield
