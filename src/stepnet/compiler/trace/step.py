@@ -278,8 +278,7 @@ def blank(structure: Any) -> Any:
 
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
-    """Makes the arguments `statics` and `index` of a step, for those of its parameters that have these names.
-    """
+    """Makes the arguments `statics` and `index` of a step, if it has parameters with these names."""
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):

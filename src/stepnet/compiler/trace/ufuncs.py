@@ -89,8 +89,7 @@ def dot(left: Any, right: Any) -> Traced:
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns them as traced values.
-    """
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
