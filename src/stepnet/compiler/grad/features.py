@@ -142,7 +142,7 @@ def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     order[axis], order[last] = order[last], order[axis]
 
     def moved(value: Value) -> Value:
-        """Moves the axis of the scan to the end, or back."""
+        """Exchanges the axis of the scan and the last axis."""
         return value if axis == last else value.apply("transpose", order=tuple(order))
 
     d, x, y = moved(d), moved(x), moved(y)

@@ -102,7 +102,7 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
 
 
 def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
-    """Adds outputs to the earlier recurrence for the nodes that it computes in place of the later one.
+    """Adds outputs to a recurrence for nodes that it now computes and saves for a later recurrence.
 
     later: the body of the later recurrence, from which these nodes are copied.
     """
@@ -126,10 +126,10 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
 def receiving(
     recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
 ) -> tuple[Recur, list[int]]:
-    """Replaces nodes of the later recurrence, which the earlier one now saves, by input sequences. Returns
-    the changed recurrence and its operands.
+    """Replaces nodes of a recurrence's body by input sequences, as an earlier recurrence now computes and
+    saves them. Returns the changed recurrence and its operands.
 
-    moved: the replaced nodes. values: the sequences that the earlier recurrence saves for them.
+    moved: the replaced nodes. values: the sequences of their values.
     """
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     outside = {

@@ -96,7 +96,7 @@ class Cutting:
                 yield made
 
     def is_of_chosen(self, number: int) -> bool:
-        """Tells whether a node is a result of a chosen recurrence."""
+        """Tells whether a node picks a result of one of the chosen recurrences, which are sections alone."""
         node = self.net.nodes[number]
         return node.operation == "result" and node.inputs[0] in self.chosen
 
@@ -177,7 +177,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that the section computes for these results, and the values that it reads."""
+        """Returns the nodes that this section computes for its results, and the values that it reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()

@@ -63,7 +63,7 @@ class Section:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All values of the whole net that the section computes."""
+        """All values of the whole net that the section computes, by number."""
         return tuple(number for number in self.gives if number is not None)
 
 
@@ -120,7 +120,9 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """Determines the section of a node, by its index, from the sections of its operands."""
+        """Determines the section (by index) that computes a node: the first in which all operands are known,
+        and for a recurrence the first of its direction.
+        """
         node = self.net.nodes[number]
         if node.operation == "result":
             return self.of[node.inputs[0]]
@@ -149,7 +151,8 @@ class Homes:
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether section `place` reads a value from an earlier section or from outside the net."""
+        """Tells whether section `place` reads a value as an input: from outside, or from an earlier section.
+        """
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -191,7 +194,7 @@ class SectionBuilder:
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """Returns the nodes that the section computes for these results, and the values that it reads."""
+        """Returns the nodes that this section computes for these results, and the values that it reads."""
         needed: set[int] = set()
         waiting = list(wanted)
         while waiting:

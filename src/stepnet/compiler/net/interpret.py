@@ -47,7 +47,9 @@ class LevelSizes:
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
-        """Returns the offsets of the innermost axis of an extent: for rows/steps, those of steps in rows."""
+        """Returns the offsets of the innermost axis of an extent: for rows/steps, where each row's steps
+        begin and end in an array of all steps.
+        """
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
@@ -91,7 +93,7 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """Computes a node whose operation works within one extent, by its NumPy meaning."""
+    """Computes a node that needs no lengths of sequences, by the NumPy function of its operation."""
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:

@@ -327,7 +327,7 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The counts that divide the operands and results of the recurrence by kind."""
+        """The order of operands and results, by which lists of them are divided by kind."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes

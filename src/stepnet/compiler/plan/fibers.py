@@ -64,16 +64,16 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns the number of fibers into which a node's matrix is cut, or of those that the node reduces;
-        None for a node without fibers.
+        """Returns the number of fibers (one for each unit) into which a node's matrix is cut, or that the
+        node reduces; None for a node without fibers.
         """
         if number in self.places:
             return self.places[number].shape[1]
         return self.sums.get(number)
 
     def first_places(self, units: int) -> list[Array]:
-        """Lists the indices [units] that the first element of each fiber reads, for matrices with this number
-        of fibers and each value that they read and that has no fibers itself.
+        """Lists the indices [units] that the first element of each fiber reads, to load vectors of them.
+        There is an array for each value without fibers that a matrix with this number of fibers reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
@@ -88,8 +88,8 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Tells whether node `user` reads from `operand` only elements of the same unit, so that both can run
-        unit by unit together. In an operand cut into fibers the depth must be the same too. Cached.
+        """Tells whether node `user` reads only elements of `operand` for its own unit, so that both can run
+        in one pass over the units. If `operand` is cut into fibers, the depth must be the same too. Cached.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
@@ -135,9 +135,9 @@ def lie_along(places: Array) -> bool:
 
 
 def lie_near(places: Array) -> bool:
-    """Tells whether most neighbouring units read equal or adjacent elements, so that loads are cheap.
+    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed.
 
-    places: the flat index of the element that each unit reads at each depth; the first depth is examined.
+    places: the flat index of the element that each unit reads, at each depth; the first depth is examined.
     """
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
@@ -203,8 +203,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds all matrices that must be cut into fibers in the same way as the operand of a reduction; None
-        if they do not agree, or if fibers do not pay.
+        """Finds all matrices that must be cut like the operand of a reduction, so that each unit's elements
+        stay together. Returns None if they do not agree, or if this does not pay.
         """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
@@ -251,9 +251,10 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether fibers pay for matrices without a memory; group: indices [depth, units] for each.
+        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit.
 
-        They pay if the group is much larger than the values that it is computed from, apart from statics of
+        group: for each matrix, the flat indices of its elements, [depth, units].
+        It pays if the group is much larger than the values that it is computed from, apart from statics of
         its size that are stored in the order in which they are read.
         """
         net, size = self.net, max(places.size for places in group.values())
@@ -288,13 +289,15 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a value cannot have fibers: a result, or read by a node that is not pointwise."""
+        """Tells whether a value is needed as a whole: it is a result, or read by a node that is not
+        pointwise.
+        """
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Tells whether a node may be cut into fibers: a pointwise node, or a memory that one computes."""
+        """Tells whether a node may be cut into units: a pointwise node, or a memory that one computes."""
         if number in self.following:
             after = self.net.nodes[self.following[number]]
             return after.kind == "pointwise"
@@ -302,10 +305,11 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
-        """Yields the nodes that must have fibers if this node has, with indices [depth, units].
+        """Yields the nodes that must be cut into fibers if node `number` is, with the flat indices [depth,
+        units] of their elements.
 
         These are operands and readers that correspond to it element by element, and the next or previous
-        value of a memory.
+        value of a memory. places: the indices of the node's own elements.
         """
         net, size = self.net, self.net.type_of(number).size
         if number in self.following:

@@ -33,14 +33,14 @@ class Groups:
 
     @classmethod
     def of(cls, net: Net) -> "Groups":
-        """Finds, by kind, the nodes of a net that need no part of their own in a schedule."""
+        """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part)."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes that need no part of their own in a schedule."""
+        """All nodes that need no part of their own: other parts compute them, or they need no computation."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members
@@ -58,7 +58,7 @@ def is_plain(node: Node) -> bool:
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """Returns the `result` node of each result of recurrence `number`; -1 for a result that is not read."""
+    """Returns the `result` node that reads each result of the recurrence `number`; -1 for unread results."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -74,7 +74,9 @@ def repeated(net: Net) -> set[int]:
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether a reader of a repeated value computes with another operand that is not repeated."""
+        """Tells whether node `user` computes with the repeated value `number` and with a value that changes
+        from step to step.
+        """
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -171,10 +173,11 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """Returns, for each node, the index of the wave in which it runs.
+    """Returns the wave of each node. Nodes of a wave do not depend on each other, unless they run together in
+    one part.
 
-    Plain nodes of one extent run together, all others alone. A recurrence whose part computes totals also
-    waits for the other operands of these.
+    Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes
+    totals also waits for the other operands of these.
     """
     levels: list[int] = []
     for number, node in enumerate(net.nodes):

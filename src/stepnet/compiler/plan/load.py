@@ -87,8 +87,10 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost of multiplying this number of rows, in rows of a large tile. Rows beyond the table
-        `costs` are in large tiles.
+        """Returns the cost of multiplying this number of rows with the parameters, in units of one row of a
+        large tile.
+
+        Beyond the end of the table `costs`, rows are multiplied in large tiles.
         """
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last

@@ -21,8 +21,8 @@ def is_of_recurrence(net: Net, number: int) -> bool:
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides the nodes of a stage into phases: nodes that run unit by unit without waiting for other units.
-    Views and inputs are in no phase, as nothing is computed for them.
+    """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
+    phases. Views and inputs are in no phase, as nothing is computed for them.
 
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
@@ -50,8 +50,10 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
-    """Maps each node to a phase, such that no node reads a value of its own phase that another thread may
-    compute. first: for some nodes, the earliest phase.
+    """Maps each node to a phase, such that no node reads a value that another thread computes in the same
+    phase.
+
+    first: for some nodes, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
@@ -62,8 +64,9 @@ def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[
 def phase_of_each(
     fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
 ) -> dict[int, int]:
-    """Maps each node to its phase. later: nodes that start a phase after all that they read; first: the
-    earliest phase of some nodes.
+    """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
+
+    later: nodes that start a phase after all that they read. first: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
@@ -180,7 +183,8 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`.
+    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
+    without waiting for other threads.
 
     Reductions over sequences, expansions to sequences and inner recurrences end their phase.
     """

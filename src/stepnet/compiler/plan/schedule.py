@@ -92,12 +92,12 @@ class Schedule:
 
     @property
     def net(self) -> Net:
-        """The net to whose nodes the parts refer; inputs and results are in the order of the traced net."""
+        """The net to whose nodes the parts refer; inputs and results are in the traced net's order."""
         return self.cut[0]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts, in the order they run."""
+        """The parts of the net that run one after the other, in order, each by an engine or by NumPy."""
         return self.cut[1]
 
     @property
@@ -132,7 +132,7 @@ def cut_of(traced: Net, moved: Net | None) -> Cut:
 
 
 def schedule(net: Net) -> Schedule:
-    """Makes the schedule of a net: one part if a single plan is enough, else several."""
+    """Makes the schedule of a net, its parts in the order they run: a single part if one plan is enough."""
     return Schedule(net)
 
 
@@ -147,7 +147,7 @@ def plan_of_all(net: Net) -> Plan | None:
 
 
 def whole_part(single: Plan) -> Part:
-    """Makes the only part of a schedule whose net runs by a single plan."""
+    """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[place] for place in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
@@ -187,7 +187,10 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
-    """Makes the part of a schedule that computes the nodes `numbers`. plans: a cache of plans."""
+    """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
+
+    plans: a cache of plans.
+    """
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
@@ -218,13 +221,13 @@ class Inside:
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """Adds an input that stands for node `number` of the whole net; returns its new number."""
+        """Adds an input to the part's net for node `number` of the whole net; returns its new number."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """Returns the new number of a node of the whole net. A constant that is not there yet is built from
-        its operands, or becomes a parameter if it is not known at binding.
+        """Returns the number that a node of the whole net has in the part's net. A constant that is not there
+        yet is copied with its operands, or becomes a parameter if it is computed after binding.
         """
         if number not in self.place:
             node = self.net.nodes[number]
@@ -235,7 +238,7 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Builds totals in the new net, in order; returns the nodes per step that became inputs for them."""
+        """Copies totals into the part's net, in order; returns the nodes that became inputs for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -303,7 +306,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
 
 
 def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """Makes the net of one recurrence, with all of its results. operands: node numbers in `builder`."""
+    """Makes the net that consists of one recurrence, with all its results. operands: numbers in `builder`."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 

@@ -37,7 +37,7 @@ class Labelled:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of the axis of each letter."""
+        """The size of each feature axis, by its letter."""
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
@@ -60,7 +60,9 @@ def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """Returns the size of each letter in several values. Size 1 gives way to others, as in broadcasting."""
+    """Returns the size of each letter, which labels axes of several values. A size of 1 gives way to others,
+    as in broadcasting.
+    """
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]

@@ -203,7 +203,7 @@ class Watch:
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        """Reads the states of the generators before the first line."""
+        """Reads the states of the random generators before the first line. states: functions that do."""
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None
@@ -218,7 +218,7 @@ class Watch:
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python before each line and when a call returns: looks for generators that have moved."""
+        """Called by Python before each line and when a call returns: looks for changed random generators."""
         self.look()
         at = frame
         if event == "return":
@@ -227,7 +227,7 @@ class Watch:
         return None if self.found else self.follow
 
     def look(self) -> None:
-        """Notes the first generator whose state changed since the line before, and that line."""
+        """Notes the first random generator whose state changed since the line before, and that line."""
         if self.found or self.line is None:
             return
         now = compared(self.states)

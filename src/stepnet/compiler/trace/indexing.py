@@ -83,7 +83,7 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """Returns the sizes of the axes that remain after slicing: those of slices, and 1 for new axes (None)."""
+    """Returns the sizes of axes after slicing: the length of each slice (start, stop, step), 1 for None."""
     return [1 if item is None else len(range(*item)) for item in entries]
 
 

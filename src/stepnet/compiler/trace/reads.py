@@ -225,7 +225,9 @@ def frozen(value: Any) -> Any:
 
 
 def sources_of(value: Any) -> Sequence[ReadSource] | None:
-    """Returns the sources of a value's parts, such as items or attributes; None if it is not inspected."""
+    """Returns the sources of a value's parts, such as items or attributes. Each returns its parts as they are
+    now, to see changes. None if the value has no parts to inspect.
+    """
     if value is os.environ or isinstance(value, BYTES):
         return None
     if isinstance(value, Mapping):
@@ -280,7 +282,7 @@ def of_mapping(
 
 
 def of_slots(value: Any) -> ReadSource:
-    """Makes the source of an object's attributes that are stored in slots, not in its `__dict__`."""
+    """Makes the source of an object's attributes that are in slots, which returns their current values."""
     slots = {
         name: slot
         for kind in type(value).__mro__
@@ -297,12 +299,14 @@ def of_classes(value: Any) -> list[ReadSource]:
 
 
 def of_bases(kind: type[Any]) -> list[ReadSource]:
-    """Lists the sources of methods and attributes of a class and its bases that are the user's own."""
+    """Lists the sources of what a class and its bases define, for those that are the user's own."""
     return [of_class(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def of_class(kind: type[Any]) -> ReadSource:
-    """Makes the source of the methods and attributes that a class itself defines."""
+    """Makes the source of the methods and attributes that a class itself defines, which returns them as they
+    are now.
+    """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
 
@@ -316,13 +320,15 @@ def of_class(kind: type[Any]) -> ReadSource:
 
 
 def of_closure(function: FunctionType) -> list[ReadSource]:
-    """Lists the source of the variables that a function, such as a decorator's, closes over."""
+    """Lists the source of the variables that a function closes over, which returns their current values."""
     cells = function.__closure__ or ()
     return [ReadSource(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
 
 
 def of_function(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of a function's closed-over variables, of the globals that it reads, and defaults."""
+    """Lists the sources of the values that a function reads: closed-over variables, globals and defaults.
+    Each returns them as they are now, to see changes.
+    """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]

@@ -26,6 +26,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
     """
 
     def __init__(self) -> None:
+        """Prepares the context, in which the collector is not paused yet."""
         self.pauses = False
 
     def __enter__(self) -> None:

@@ -25,6 +25,7 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
+        """Makes a property of the method `compute`."""
         self.compute = compute
         self.__doc__ = compute.__doc__
 

@@ -121,7 +121,7 @@ class Distributed:
     # ---- terms
 
     def expanded(self, number: int) -> Terms:
-        """Computes the terms whose sum is old node `number`, which is linear in a matrix."""
+        """Computes the terms (products of a matrix and factors) whose sum is old node `number`."""
         node = self.net.nodes[number]
         if node.operation == "multiply":
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
@@ -138,7 +138,7 @@ class Distributed:
         return sum(others, first)
 
     def operand(self, number: int, user: int) -> Terms:
-        """Returns the terms of old node `number` in the shape of the node `user` that reads it."""
+        """Returns the terms whose sum is old node `number`, in the shape of the node `user` that reads it."""
         node, shape = self.net.nodes[number], self.shape(user)
         if number in self.terms:
             return self.terms[number]
@@ -158,7 +158,9 @@ class Distributed:
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
-        """Multiplies a term by a factor, which is joined with a factor that varies along the same axes."""
+        """Multiplies a term by a factor. The factor is multiplied into the term's factor that varies along
+        the same axes, if there is one, so that no two do.
+        """
         along = varies(self.builder, factor)
         factors = list(term.factors)
         for place, known in enumerate(factors):
@@ -179,7 +181,7 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates each of these terms. dtype: that of their values."""
+        """Negates each of these terms by their first factor. dtype: the dtype of the values."""
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -213,7 +215,7 @@ class Distributed:
         return self.builder.add("multiply", self.multiplied(term.factors), term.matrix)
 
     def added(self, numbers: Iterable[int]) -> int:
-        """Adds the sum of values to the new net; returns its number."""
+        """Adds the sum of values (numbers of nodes) to the new net; returns its number."""
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:

@@ -72,7 +72,7 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the work that leaves the loop, then the recurrence with the rest; returns its number."""
+        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number."""
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}

@@ -69,7 +69,7 @@ def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int
 
 
 def encoding(node: Node) -> dict[str, str]:
-    """Returns a product's attribute `weights`, its encoding, as a dict; empty if it has none."""
+    """Returns a product's attribute `weights` (its encoding) as keyword arguments; empty if it has none."""
     return {name: value for name, value in node.pairs if name == "weights"}
 
 

@@ -67,8 +67,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """Returns the nodes of a body that leave the loop: those that only outputs need, if these contain a
-    product, a reduction or a scan.
+    """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
+    a product, a reduction or a scan.
 
     outputs, following: the nodes of the outputs, and of the next memories.
     """
@@ -93,7 +93,8 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
-    """Returns, among nodes that could leave, the sums over a large memory and their operands: these stay.
+    """Returns, of nodes that could run after the loop, the sums over a large memory with their operands:
+    these stay.
 
     Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """
@@ -127,7 +128,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """Lists staying nodes that are read outside the loop: operands of leaving nodes, and staying outputs."""
+    """Lists the nodes that stay in the loop and are read after it, by the nodes `late` or as outputs."""
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

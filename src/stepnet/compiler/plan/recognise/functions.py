@@ -138,8 +138,8 @@ class Algebra:
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
     def atom(self, what: Leaf | Product | Function) -> Polynomial:
-        """Returns the polynomial of one atom for a leaf, product or function; equal ones always get the same
-        atom.
+        """Returns the polynomial of one atom for a leaf, product or function. Equal ones get the same atom,
+        so that equal polynomials compare equal.
         """
         atom = self.atoms.get(what)
         if atom is None:

@@ -67,7 +67,7 @@ def gates_of(atom: Atom) -> Iterator[Gate]:
 
 
 def gates_in(value: Polynomial) -> Iterator[Gate]:
-    """Yields the gates that may occur as factors in the terms of a polynomial."""
+    """Yields the gates (activations) that may occur as factors in the terms of a polynomial."""
     for atom in value.atoms():
         yield from gates_of(atom)
 

@@ -173,6 +173,7 @@ class Polynomial:
         return cls((((atom,), 1.0),))
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
+        """Adds polynomials; terms that cancel up to rounding are dropped."""
         total = dict(self.terms)
         for monomial, factor in other.terms:
             total[monomial] = added(total.get(monomial, 0.0), factor)
@@ -185,6 +186,7 @@ class Polynomial:
         return self + -other
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":
+        """Multiplies polynomials; raises `DifferentError` if there are too many terms."""
         if len(self.terms) * len(other.terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         total: dict[Monomial, float] = {}
@@ -195,7 +197,7 @@ class Polynomial:
         return Polynomial.of(total)
 
     def scaled(self, factor: float) -> "Polynomial":
-        """Multiplies all coefficients by a number."""
+        """Multiplies all coefficients of the polynomial by a number."""
         if factor == 1:
             return self
         return Polynomial.of({monomial: old * factor for monomial, old in self.terms})
@@ -209,7 +211,7 @@ class Polynomial:
 
     @property
     def fixed(self) -> bool:
-        """Tells whether the value depends on parameters only."""
+        """Tells whether the polynomial depends on parameters only, and so is the same at every step."""
         return all(atom.fixed for monomial, _ in self.terms for atom in monomial)
 
     @property

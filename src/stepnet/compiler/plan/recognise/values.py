@@ -41,7 +41,7 @@ class Values:
 
     @classmethod
     def of(cls, recur: Recur) -> "Values":
-        """Prepares the values of a recurrence's body for computation on demand."""
+        """Prepares the computation of a body's values as polynomials, which are computed on demand."""
         body = recur.body
         kinds = dict.fromkeys(recur.sequences, "sequence") | dict.fromkeys(recur.memories, "memory")
         for number in recur.others:
@@ -73,8 +73,8 @@ class Values:
         return value
 
     def computed(self, number: int, places: Array) -> Polynomial:
-        """Computes the features at these flat indices of a node that is not a view; raises `DifferentError`
-        for operations that no known cell has.
+        """Computes features (at flat indices) of a node that is no view, as a polynomial. Raises
+        `DifferentError` for operations that no known cell has.
         """
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):

@@ -199,9 +199,7 @@ class WeightsBuilder:
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
-        """Concatenates one array per gate to an array such as W, cast to the memory's dtype; returns its
-        node.
-        """
+        """Concatenates one array per gate to an array such as W, in the memory's dtype; returns its node."""
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
 
