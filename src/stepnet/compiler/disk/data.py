@@ -38,6 +38,7 @@ class Serializer:
     """
 
     def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
+        """Prepares the fields and the constructors of the classes."""
         self.classes = {class_: place for place, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]

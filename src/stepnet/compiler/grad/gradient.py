@@ -69,8 +69,8 @@ def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
 
     wanted: positions of the inputs whose cotangents are results; None for all floating-point inputs.
     """
-    # Consecutive products are merged here. Otherwise a half which does not save the product in between would
-    # merge them later, and round differently from a half which saves it.
+    # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
+    # merge them later, and round differently from a half that saves it.
     for rewrite in (prune, fold, part, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]

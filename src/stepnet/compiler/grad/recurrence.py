@@ -49,6 +49,7 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
+        """Reads the recurrence and its body, operands and extent from the net."""
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))

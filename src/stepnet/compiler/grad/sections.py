@@ -106,6 +106,7 @@ class Homes:
     """
 
     def __init__(self, net: Net) -> None:
+        """Assigns each node of the net to a section."""
         self.net = net
         self.reverse: list[bool] = []
         self.of: list[int] = []
@@ -151,8 +152,7 @@ class Homes:
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether section `place` reads a value as an input: from outside, or from an earlier section.
-        """
+        """Tells whether section `place` reads a value from outside the net or from an earlier section."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True

@@ -252,7 +252,7 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """Selects the values of some rows from operands that do not change from step to step, such as memories.
+    """Selects the entries of some rows from operands without an axis of steps: memories, statics, parameters.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
     """

@@ -43,6 +43,7 @@ class Type:
     dtype: str
 
     def __post_init__(self) -> None:
+        """Raises `NetError` for an unknown dtype or a negative size."""
         if self.dtype not in DTYPES:
             raise NetError(f"dtype {self.dtype} is not supported: use one of {', '.join(DTYPES)}")
         if self.shape and min(self.shape) < 0:

@@ -186,6 +186,7 @@ class Search:
     statics: Collection[int] = ()
 
     def __post_init__(self) -> None:
+        """Finds the readers of each node, and the memory for each next value."""
         self.users = self.net.users()
         self.memory_of = {after: memory for memory, after in self.following.items()}
 

@@ -63,6 +63,7 @@ class CallPartition:
         return self.threads if self.how == "units" else 1
 
     def __str__(self) -> str:
+        """Describes the way to share a call in words."""
         if self.how == "alone":
             return "one thread"
         if self.how == "rows":
@@ -158,6 +159,7 @@ class Concurrency:
     in_turn: float
 
     def __str__(self) -> str:
+        """Describes the decision and the estimated times in words."""
         times = duration(self.seconds), duration(self.in_turn)
         if self.order is None:
             return f"one after the other: {times[1]} predicted\n  not at the same time: {times[0]}"
@@ -204,6 +206,7 @@ class Wavefront:
     in_turn: float
 
     def __str__(self) -> str:
+        """Describes the decision and the estimated times in words."""
         if all(count == 1 for count, _ in self.groups):
             return f"one layer after the other: {duration(self.in_turn)} predicted"
         texts = [
@@ -257,7 +260,7 @@ def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[
         """Estimates the seconds if layers hand over their outputs after every `block` steps."""
         blocks = max(1, ceil(size.longest / block))
         each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
-        # The longest works all the time; the others add a block at its begin or its end.
+        # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
         return max(each) + (sum(each) - max(each)) / blocks + machine.handover
 
     return min((seconds(block), block) for block in BLOCKS)

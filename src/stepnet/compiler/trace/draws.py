@@ -197,7 +197,7 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
 
 
 class Watch:
-    """Tracing function that looks after each of the user's lines for a generator that has moved.
+    """Tracing function that looks, after each of the user's lines, for random generators that have changed.
 
     found: the name of the first such generator, and the line; None so far.
     """

@@ -112,7 +112,7 @@ class NamingLine:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Adds the user's line to an error that has none."""
+        """Adds the user's line to the error that ended the block, if it names none."""
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]

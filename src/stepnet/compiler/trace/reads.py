@@ -139,7 +139,7 @@ class Latest:
 
         look: finds the values again.
         """
-        reads = self.reads  # once: another thread may look meanwhile, and read others
+        reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
             reads = self.reads = look()
         return reads
@@ -180,7 +180,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     look("", everywhere)
     while remaining:
         at, value = remaining.pop()
-        while at in values:  # as that of a class, which one of its object hides, and a method of a base class
+        while at in values:  # a class and its object, or a class and its base, may have the same attribute
             at += "'"
         if isinstance(value, PLAIN):
             values[at] = value
@@ -191,7 +191,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
         sources = rule(value)
         if sources is None:
             sources = sources_of(value)
-        # An opened object has its class, or its code, in the place of a value.
+        # An object whose parts are read themselves is represented by its class, or a function by its code.
         values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
         look(at, sources or ())
     return Reads(values, seen)

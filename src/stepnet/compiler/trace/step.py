@@ -64,6 +64,7 @@ class Spec:
     def __init__(
         self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
     ) -> None:
+        """Checks the arguments, and stores them in one form."""
         object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
         object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
@@ -215,7 +216,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
             ("param", params, CONST),
         )
     }
-    before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
+    before = transform(lambda value: value, traced["memory"])  # a copy, as the step may change its dicts
     with NamingLine(step):
         called_with(step, ("x", "memory", "params"), ("statics", "index"))
         extras = extra_arguments(step, builder, traced["static"])

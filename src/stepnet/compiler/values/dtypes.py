@@ -108,5 +108,5 @@ def dtype_text(dtype: Any) -> str:
         return name_of(cast("np.dtype[Any]", dtype))
     try:
         return np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's errors for what is no dtype
         return repr(dtype)

@@ -14,7 +14,7 @@ from stepnet.errors import InputError
 Structure = Any
 
 DEEPEST = 64
-"""How deep structures nest: one that contains itself has no end."""
+"""The deepest nesting of structures; one that contains itself would be endless."""
 
 
 def leaves(structure: Structure) -> list[Any]:

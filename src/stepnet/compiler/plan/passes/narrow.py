@@ -48,7 +48,7 @@ def with_weights(body: Net, dtype: str) -> Net:
     """Marks the products of a net, but not of inner recurrences, with the encoding of their weights."""
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a product with the mark; returns None for other nodes, which are copied."""
+        """Rebuilds a product with the encoding of its weights as an attribute; None for other nodes."""
         node = net.nodes[number]
         return builder.copy(node, operands, weights=dtype) if can_be_narrow(net, node) else None
 

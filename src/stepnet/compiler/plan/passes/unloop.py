@@ -25,7 +25,8 @@ def unloop(net: Net) -> Net:
     """Replaces recurrences that use no memory by work on all steps at once, which needs no loop."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
-    # Prune only to find these: pruning changes the order of sums, on which gradients with checkpoints rely.
+    # The pruned net is used only if needed: pruning changes the order of sums, on which gradients with
+    # checkpoints rely.
     return rewritten(pruned if lost else net, partial(unlooped, {}))
 
 

@@ -97,7 +97,7 @@ class WeightsBuilder:
                 raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
-        """Multiplies node `number` of the net by a factor; returns the product's node."""
+        """Adds node `number` of the new net times a factor; returns the product's node."""
         if factor == 1:
             return number
         return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
@@ -204,7 +204,7 @@ class WeightsBuilder:
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array to the dtype of the memory; returns the node."""
+        """Casts an array of the cell to the dtype of the memory; returns the node of the result."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 
