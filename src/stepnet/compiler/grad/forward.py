@@ -22,9 +22,8 @@ class Forward:
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
-        """Copies all nodes of a net that are not copied yet into the gradient net; returns itself.
-
-        builder: the builder of the gradient net.
+        """Copies all nodes of a net that are not copied yet, with their values, into the gradient net;
+        returns itself. builder: the builder of the gradient net.
         """
         for number, node in enumerate(net.nodes):
             if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):

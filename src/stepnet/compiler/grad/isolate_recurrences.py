@@ -67,7 +67,9 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """Prepares the cut of a net around the chosen recurrences, given by number."""
+        """Prepares to cut a net around the chosen recurrences, given by number: finds how many of them each
+        node needs.
+        """
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
             own = max((depth[operand] for operand in node.inputs), default=0)
@@ -75,7 +77,9 @@ class Cutting:
         return cls(net, order, tuple(depth), frozenset(known_once(net)))
 
     def backward(self) -> Iterator[Section | Alone]:
-        """Yields the sections from the last to the first, each with the results that later ones read."""
+        """Yields the sections (parts of the net) from the last to the first, each with the results that later
+        sections read.
+        """
         wanted: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
@@ -96,7 +100,7 @@ class Cutting:
                 yield made
 
     def is_of_chosen(self, number: int) -> bool:
-        """Tells whether a node picks a result of one of the chosen recurrences, which are sections alone."""
+        """Tells whether a node picks a result of a chosen recurrence, which is a section of its own."""
         node = self.net.nodes[number]
         return node.operation == "result" and node.inputs[0] in self.chosen
 
@@ -158,7 +162,7 @@ class Between:
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, wanted: tuple[int, ...]) -> Section:
-        """Makes the section whose results are these nodes of the whole net."""
+        """Makes the section (a part of the net between chosen recurrences) whose results are these nodes."""
         for number in sorted(self.needed(wanted)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
@@ -169,7 +173,9 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Tells whether the section reads a value from outside, and does not compute it."""
+        """Tells whether the section takes a value as an input, from outside the net or from an earlier
+        section.
+        """
         cutting = self.cutting
         if cutting.is_made_again(number):
             return False

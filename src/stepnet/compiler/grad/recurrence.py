@@ -85,7 +85,8 @@ class Transposed:
         self.give(inner, [*carried, *sums], after)
 
     def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
-        """Adds the adjoint recurrence to the outer net, and its results to the cotangents there.
+        """Adds the adjoint recurrence to the outer net, and its results to the cotangents of the operands of
+        the original recurrence.
 
         inner: the reverse sweep over the body.
         remembered: the nodes of the original body whose cotangents are the adjoint's memories.
@@ -114,10 +115,10 @@ class Transposed:
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Adds the adjoint recurrence to the outer net; returns its body's values at every step, by body
-        node.
+        """Adds the adjoint recurrence to the outer net. Returns, for some nodes of its body, the outer values
+        that have theirs at every step.
 
-        handed: values of the body that the outer net reads.
+        handed: the values of the body that the outer net reads.
         after: the memories after a step.
         """
         around = self.sweep.builder
@@ -147,7 +148,9 @@ class Transposed:
         }
 
     def known(self, number: int) -> Value | None:
-        """Returns a node of the body as a value of the outer net, if it is an input; otherwise None."""
+        """Returns, for a node of the adjoint's body that is an input, the value of the outer net that it
+        reads; None for others.
+        """
         around = self.sweep.builder
         if number in self.sequences:
             return Value(around, self.sequences[number])

@@ -53,22 +53,27 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All values of the whole net that the section reads, initial memories included, by number."""
+        """The values of the whole net, by number, that this section (a part of the net) reads, initial
+        memories included.
+        """
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The values of the whole net that the results are, in order; None for an unread final memory."""
+        """The numbers, in the whole net, of the values that the results of the section are; None for a final
+        memory that nothing reads.
+        """
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All values of the whole net that the section computes, by number."""
+        """The values of the whole net, by number, that this section (a part of the net) computes."""
         return tuple(number for number in self.gives if number is not None)
 
 
 def sections(net: Net) -> tuple[Section, ...]:
-    """Cuts a net into sections, in the order they run, whose recurrences all run in one direction.
+    """Cuts a net into sections that run one after the other; all recurrences of a section run in one
+    direction, so that it can run a few steps at a time.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import Type
@@ -121,8 +126,8 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """Determines the section (by index) that computes a node: the first in which all operands are known,
-        and for a recurrence the first of its direction.
+        """Determines the section (by index) that computes a node: the first one in which all operands are
+        known, and for a recurrence the first such section of its direction.
         """
         node = self.net.nodes[number]
         if node.operation == "result":
@@ -137,7 +142,9 @@ class Homes:
         return place
 
     def is_end(self, number: int) -> bool:
-        """Tells whether a value, such as a final memory, is known only after its section's last step."""
+        """Tells whether a value (such as a final memory) is known only after the last step of the section
+        that computes it, so that only later sections can read it.
+        """
         node = self.net.nodes[number]
         if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
             reverse = self.reverse and self.reverse[min(self.of[node.inputs[0]], len(self.reverse) - 1)]
@@ -145,7 +152,9 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` if a node needs all steps of a sequence at once, as sections do not."""
+        """Raises `InputError` if a node needs all steps of a sequence at once, as sections run a few steps at
+        a time.
+        """
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
@@ -179,7 +188,9 @@ class SectionBuilder:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """Makes the section whose results are these nodes of the whole net."""
+        """Makes the section of the net whose results are these nodes. All other values that it needs are
+        inputs or copied into it.
+        """
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
                 made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
@@ -214,8 +225,10 @@ class SectionBuilder:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node into the section. Initial memories of a recurrence become inputs of the section, and
-        final memories become results.
+        """Copies a node of the whole net into the section. If it is a recurrence, its initial memories become
+        inputs of the section, and its final memories become results.
+
+        wanted: the results of the section in the whole net.
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
@@ -257,6 +270,8 @@ class SectionBuilder:
 
 
 def refused(node: Node, why: str) -> InputError:
-    """Makes the error for a net that cannot be cut into sections. why: completes its sentence."""
+    """Makes the `InputError` for a net that cannot be cut into sections. why: the reason, as a clause of its
+    message.
+    """
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

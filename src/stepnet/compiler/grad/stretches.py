@@ -35,7 +35,7 @@ def added(left: Value, right: Value) -> Value:
     shape = list(left.type.shape)
 
     def made(stretch: Stretch) -> Value:
-        """Makes the value of one part, which is zeros if it has no node."""
+        """Makes the value of one part: its node, or zeros."""
         shape[axes[0] or 0] = stretch.size
         return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
 
@@ -43,13 +43,13 @@ def added(left: Value, right: Value) -> Value:
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
-    """Returns the axis of a concatenation; None for any other node."""
+    """Returns the axis along which a node concatenates; None for any other node."""
     node = builder.nodes[number]
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
-    """Lists the parts of a concatenation along its axis, with None as the node of those that are zeros."""
+    """Lists the parts of a concatenation along its axis. A part that is all zeros has no node."""
     parts = builder.nodes[number].inputs
     return [
         Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])

@@ -40,7 +40,7 @@ class Sweep:
     totals: list[tuple[int, Total]] = field(default_factory=list[tuple[int, Total]])
 
     def value(self, number: int) -> Value:
-        """Returns the copy of a node's value in the gradient net."""
+        """Returns the copy, in the gradient net, of the value of a node."""
         return Value(self.builder, self.forward.place[number])
 
     def run(self) -> None:
@@ -110,7 +110,9 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """Returns a sum with operands that a body can output: values of static sequences are summed per row."""
+    """Returns a sum over all rows with operands that a body can return as outputs: values of static sequences
+    (several per row) are summed per row first.
+    """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))
     return total

@@ -44,7 +44,7 @@ class Value:
         return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
-        """Applies an operation to this value and others, and returns the result."""
+        """Adds an operation on this value and others to the net under construction; returns its result."""
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
         return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
@@ -73,7 +73,7 @@ class Value:
         return self.apply("negative")
 
     def where(self, chosen: "Value", other: "Value | float") -> "Value":
-        """Selects `chosen` where this condition is true, and `other` elsewhere."""
+        """Adds the selection of `chosen` where this condition is true, and of `other` elsewhere."""
         return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
 
     # ---- dtypes, shapes and extents

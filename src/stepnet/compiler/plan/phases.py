@@ -134,7 +134,8 @@ def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
 
 
 def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
-    """Makes a function that tells how threads divide each node of a phase.
+    """Makes a function that tells how threads divide each node of a phase, to find nodes that would read
+    values of other threads.
 
     Products, and pointwise nodes of their size, are divided by unit. Fibers, and pointwise nodes with their
     number of units, are divided by unit too, but at other boundaries. All other nodes are divided by row.

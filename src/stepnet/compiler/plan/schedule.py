@@ -87,7 +87,7 @@ class Schedule:
 
     @computed_once
     def cut(self) -> "Cut":
-        """The net that is cut into parts, and its parts, computed at first use."""
+        """The net that is cut into parts, which run one after the other, and these parts."""
         return cut_of(self.traced, self.moved)
 
     @property
@@ -216,6 +216,7 @@ class Inside:
     """
 
     def __init__(self, net: Net) -> None:
+        """Begins an empty net for a part of `net`."""
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []

@@ -70,7 +70,9 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """Drops the axes of size 1 along which an operand is broadcast. sizes: the common size of each letter."""
+    """Drops the axes of size 1 along which an operand is broadcast. sizes: the size of each letter in the
+    product.
+    """
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
@@ -124,7 +126,9 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of each row (an axis not listed), as np.matmul does."""
+    """Multiplies matrices [..., m, k] and [..., k, n] of each row as np.matmul does, by labelled axes. The
+    axis of rows is not among them.
+    """
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]
     m, k, n = ascii_letters[-3:]

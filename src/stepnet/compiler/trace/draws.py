@@ -133,13 +133,17 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Reads the state of a module's global random generator; None if the module is not imported."""
+    """Calls the function of a module that returns the state of its global random generator; None if the
+    module is not imported.
+    """
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
-    """Reads the state of a random generator from its attribute, which is called if it is a method."""
+    """Reads the state of a random generator from its attribute, which is called if it is a method. module:
+    the generator's module, as PyTorch's need a call of their own.
+    """
     if not module.startswith("torch"):
         found = attrgetter(attribute)(owner)
         return found() if callable(found) else found

@@ -43,7 +43,7 @@ def user_line() -> str:
 
 
 def user_frame() -> FrameType | None:
-    """Returns the frame of the innermost call in the user's code; None if there is none."""
+    """Returns the frame of the innermost call in the user's code, for messages; None if there is none."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -124,6 +124,6 @@ class NamingLine:
 
 
 def names_line(error: Exception) -> bool:
-    """Tells whether an error, or a note on it, names a line of the user already."""
+    """Tells whether an error, or a note on it, already names a line of the user's code."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any("\n  at " in f"\n{text}" for text in (str(error), *notes))

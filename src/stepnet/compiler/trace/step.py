@@ -144,7 +144,7 @@ class TracedStep:
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
-        """The numbers of inputs, memories, statics and parameters of the body."""
+        """The numbers of inputs, memories, statics and parameters of the step, in this order."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
         return len(inputs), len(memory), len(statics), len(params)
 
@@ -263,12 +263,14 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
 
 
 def carried(spec: Spec) -> Spec:
-    """Returns the `Spec` of a memory in the dtype in which it is computed and passed from step to step."""
+    """Returns the `Spec` of a memory with the dtype in which it is computed and passed from step to step."""
     return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output to the storage dtype `dtype`, if it is one; returns the number of the node."""
+    """Casts an output to a storage dtype, if `dtype` is one and the output has its compute dtype; returns the
+    number of the node.
+    """
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 

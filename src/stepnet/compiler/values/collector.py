@@ -30,6 +30,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
         self.pauses = False
 
     def __enter__(self) -> None:
+        """Pauses the collector, if it is on."""
         self.pauses = gc.isenabled()
         if self.pauses:
             PAUSED.append(True)

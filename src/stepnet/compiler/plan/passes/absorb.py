@@ -263,7 +263,12 @@ class Absorbed:
         return self.inside[number]
 
     def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
-        """Makes the net with the new recurrence. outputs: the old nodes whose values are now its outputs."""
+        """Makes the net again, with the recurrence that has absorbed nodes in place of the old one and these
+        nodes.
+
+        recur, operands: the new recurrence, and what it reads. outputs: the old nodes that its outputs
+            replace.
+        """
         net, builder, place = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
         made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}

@@ -34,7 +34,9 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with its constant arrays as operands; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with the constant arrays in its body as operands, so that engines
+    find all arrays outside; None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None

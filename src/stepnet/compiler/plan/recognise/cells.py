@@ -244,7 +244,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
-    """Makes the match of a cell from the arguments of its gates, and its semantics."""
+    """Makes the match of a known cell: its gates' arguments in the order of its arrays, and its semantics.
+    Raises `DifferentError` if gates are clipped differently.
+    """
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
         raise DifferentError("its gates are clipped to different bounds", 3)
