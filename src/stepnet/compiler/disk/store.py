@@ -154,27 +154,27 @@ def write(folder: int, name: str, data: bytes) -> None:
         raise
 
 
-def make_room(folder: int, written: int, most: int) -> None:
+def make_room(folder: int, written: int, max_bytes: int) -> None:
     """Evicts old entries from a folder, if this process has written its share of the room since it last did.
 
-    written: the bytes of the new entry. most: the size limit of the folder.
+    written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """
     status = os.fstat(folder)
-    place = status.st_dev, status.st_ino, most
+    place = status.st_dev, status.st_ino, max_bytes
     SHARES[place] = SHARES.get(place, 0) - written
     if SHARES[place] < 0:
-        SHARES[place] = int((most - evict(folder, most)) * SHARE)
+        SHARES[place] = int((max_bytes - evict(folder, max_bytes)) * SHARE)
 
 
-def evict(folder: int, most: int) -> int:
-    """Removes unfinished files of killed processes from a folder, and, if it has more than `most` bytes, the
-    least recently used entries.
+def evict(folder: int, max_bytes: int) -> int:
+    """Removes unfinished files of killed processes from a folder, and, above `max_bytes` bytes, the least
+    recently used entries.
 
     Returns the bytes that are left.
     """
     files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
     total = sum(status.st_size for _, status in files)
-    goal = most * ROOM if total > most else total
+    goal = max_bytes * ROOM if total > max_bytes else total
     now = time.time()
     for name, status in files:
         stale = UNFINISHED.fullmatch(name) is not None and now - status.st_mtime > STALE

@@ -178,27 +178,27 @@ class Transposed:
         self.place = place
         return Forward(dict(place)).copy(self.builder, self.body)
 
-    def input(self, kind: dict[int, int], number: int, outer: int) -> int:
+    def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
         """Adds an input for a value of the original step to the adjoint's body; returns its number.
 
-        kind: the inputs of its kind so far, where it is noted.
+        inputs: the inputs of its kind so far, where it is noted.
         number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
         made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
-        kind[made] = outer
+        inputs[made] = outer
         return made
 
-    def cotangent(self, kind: dict[int, int], number: int, outer: int) -> Value:
+    def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
         """Adds an input for the cotangent of a value of the original step to the adjoint's body.
 
-        kind: the inputs of its kind so far, where it is noted.
+        inputs: the inputs of its kind so far, where it is noted.
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
         made = self.builder.input(node.type.computed, f"d_{node.name or number}")
-        kind[made] = outer
+        inputs[made] = outer
         return Value(self.builder, made)
 
     def zeros(self, type_: Type) -> int:

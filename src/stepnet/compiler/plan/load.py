@@ -99,12 +99,12 @@ class Products:
         """Returns the number of unit blocks of the busiest thread, if this many threads share them."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
-    def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
+    def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
         """Estimates the seconds to multiply this number of rows with the parameters, shared by several
-        threads. reading: the seconds to read one byte of parameters.
+        threads. seconds_per_byte: the seconds to read one byte of parameters.
         """
         own = self.weights * self.largest(threads) / self.blocks
-        return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
+        return own * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
 
 
 @dataclass(frozen=True)

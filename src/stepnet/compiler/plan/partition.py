@@ -109,21 +109,21 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
 
 
-def partition(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
-    """Decides how at most `most` threads share a call of a recurrence: the way with the least estimated time,
-    or one thread if others gain little.
+def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
+    """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
+    estimated time, or one thread if others gain little.
     """
-    ways = tuple(ways_of(load, size, most, machine))
+    ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
 
 
-def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator[CallPartition]:
-    """Yields the ways to share a call of a recurrence between at most `most` threads, with estimated times;
-    the first is one thread.
+def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
+    """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
+    times; the first is one thread.
     """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
-    for threads in counts(most):
+    for threads in thread_counts(max_threads):
         if threads <= size.filled:
             yield CallPartition("rows", threads, load.seconds(size, threads, 1, machine))
         if (load.loop.products or load.loop.blocks) and size.filled:
@@ -133,13 +133,16 @@ def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator
             yield CallPartition("units", threads, seconds, blocks, load.loop.waits)
 
 
-def counts(most: int) -> list[int]:
-    """Lists the numbers of threads to try: powers of two below `most`, and `most` itself.
+def thread_counts(max_threads: int) -> list[int]:
+    """Lists the numbers of threads to try: powers of two below `max_threads`, and `max_threads` itself.
 
     >>> counts(1), counts(2), counts(6)
     ([], [2], [2, 4, 6])
     """
-    return [*(2**power for power in range(1, most.bit_length()) if 2**power < most), *([most] * (most > 1))]
+    return [
+        *(2**power for power in range(1, max_threads.bit_length()) if 2**power < max_threads),
+        *([max_threads] * (max_threads > 1)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -170,20 +173,24 @@ class Concurrency:
         )
 
 
-def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine) -> Concurrency:
+def at_once(
+    loads: Sequence[Load], sizes: Sequence[CallSize], max_threads: int, machine: Machine
+) -> Concurrency:
     """Decides whether independent recurrences, such as both directions of a layer, run at the same time or
-    one after the other. most: the number of threads for all of them.
+    one after the other. max_threads: the number of threads for all of them.
     """
-    parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
+    parts = [
+        partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
+    ]
     in_turn = sum(way.seconds for way in parts)
-    each = max(1, most // len(loads))
+    each = max(1, max_threads // len(loads))
     own = [by_rows(load, size, each, machine) for load, size in zip(loads, sizes, strict=True)]
     order = sorted(range(len(own)), key=lambda place: own[place].seconds, reverse=True)
-    ends = [0.0] * min(most, len(own))
+    ends = [0.0] * min(max_threads, len(own))
     for place in order:
         ends[ends.index(min(ends))] += own[place].seconds
     seconds = max(ends) + machine.handover
-    if most > 1 and seconds < in_turn:
+    if max_threads > 1 and seconds < in_turn:
         return Concurrency(tuple(order), tuple(own), seconds, in_turn)
     return Concurrency(None, tuple(parts), seconds, in_turn)
 
@@ -223,17 +230,17 @@ BLOCKS = 4, 8, 16, 32, 64
 """Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
 
 
-def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
+def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
-    in groups that run at once, some steps apart. most: the number of threads.
+    in groups that run at once, some steps apart.
     """
-    parts = [partition(load, size, most, machine).chosen for load in loads]
+    parts = [partition(load, size, max_threads, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
     for first in reversed(range(len(loads))):
         ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]
-        for count in range(2, min(most, len(loads) - first) + 1):
-            seconds, block = following(loads[first : first + count], size, machine)
+        for count in range(2, min(max_threads, len(loads) - first) + 1):
+            seconds, block = wavefront_time(loads[first : first + count], size, machine)
             after, groups = best[count - 1]
             ways.append((seconds + after, ((count, block), *groups)))
         best.insert(0, min(ways))
@@ -251,7 +258,7 @@ def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine
     return Wavefront(groups, tuple(parts), seconds, in_turn)
 
 
-def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
+def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
     """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
     Returns the seconds, and the best number of steps per block.
     """

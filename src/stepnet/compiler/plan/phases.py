@@ -26,12 +26,12 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
-    phase = together(fibers or Fibers(net), numbers)
+    phase = fewest_phases(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
 
 
-def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
+def fewest_phases(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
     """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
@@ -40,33 +40,33 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
     An update of a matrix is postponed until everything that another update in the same pass needs is known.
     """
-    phase = whole(fibers, numbers, {})
+    phase = untorn_phases(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.places]
     for first in sorted({phase[number] for number in matrices})[1:]:
-        waiting = whole(fibers, numbers, dict.fromkeys(matrices, first))
+        waiting = untorn_phases(fibers, numbers, dict.fromkeys(matrices, first))
         if len({waiting[n] for n in matrices}) < len({phase[n] for n in matrices}):
             phase = waiting
     return phase
 
 
-def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
+def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
     """Maps each node to a phase, such that no node reads a value that another thread computes in the same
     phase.
 
-    first: for some nodes, the earliest phase.
+    earliest: for some nodes, the earliest phase.
     """
     later = set[int]()
-    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
+    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
         later |= torn
     return postponed(fibers, numbers, phase)
 
 
 def phase_of_each(
-    fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
+    fibers: Fibers, numbers: list[int], later: set[int], earliest: Mapping[int, int]
 ) -> dict[int, int]:
     """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
 
-    later: nodes that start a phase after all that they read. first: for some nodes, the earliest phase.
+    later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
@@ -77,7 +77,7 @@ def phase_of_each(
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
             continue
-        own_phase = first.get(number, 0)
+        own_phase = earliest.get(number, 0)
         for operand in node.inputs:
             root = value_read(net, operand)
             if root in phase and root in inside:

@@ -195,13 +195,13 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
     if is_plain(node):
-        return plain(net, numbers, groups)
+        return plain_part(net, numbers, groups)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     if has_inner(body) and why_in_parts(node, extent):
-        return loop(net, numbers[0], extent)
+        return loop_part(net, numbers[0], extent)
     return recurrence(net, numbers[0], groups, plans)
 
 
@@ -251,7 +251,7 @@ class Inside:
         return more
 
 
-def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
+def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     """Makes the part for plain nodes: a recurrence without memory, with one step per value.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
@@ -289,7 +289,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
     operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
+    made = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part("plain", tuple(reads), tuple(results), extent, plan(made), parameters=parameters)
@@ -306,7 +306,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     )
 
 
-def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
+def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Net:
     """Makes the net that consists of one recurrence, with all its results. operands: numbers in `builder`."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
@@ -367,7 +367,7 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
-def loop(net: Net, number: int, extent: Extent) -> Part:
+def loop_part(net: Net, number: int, extent: Extent) -> Part:
     """Makes the part for a recurrence that runs step by step, each step a schedule of its own, because an
     inner recurrence needs its memory. extent: the extent of its steps.
     """

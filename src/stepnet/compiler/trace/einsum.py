@@ -117,12 +117,12 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
 # ---- subscripts --------------------------------------------------------------------------------------------
 
 
-def check_letters(text: str, letters: str) -> None:
+def check_letters(subscripts: str, letters: str) -> None:
     """Raises `StepError` for subscripts of np.einsum with other characters than letters."""
     if "..." in letters:
-        raise refuse(f"np.einsum of {text!r} in a step names every axis: write letters for the ...")
+        raise refuse(f"np.einsum of {subscripts!r} in a step names every axis: write letters for the ...")
     if wrong := sorted(set(letters) - set(ascii_letters) - {","}):
-        raise refuse(f"np.einsum: {text!r} has {wrong[0]!r}, which is no letter")
+        raise refuse(f"np.einsum: {subscripts!r} has {wrong[0]!r}, which is no letter")
 
 
 def implied(inputs: str) -> str:
@@ -178,16 +178,19 @@ def check_sizes(terms: Sequence[Operand]) -> None:
             sizes[letter] = size if known == 1 else known
 
 
-def check_output(text: str, terms: Sequence[Operand], output: str) -> None:
-    """Raises `StepError` unless the output begins with the rows, and has letters of operands, each once."""
+def check_output(call: str, terms: Sequence[Operand], output: str) -> None:
+    """Raises `StepError` unless the output begins with the rows, and has letters of operands, each once.
+
+    call: the subscripts or the function, for the message. output: the letters of the result.
+    """
     rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
     if rows not in output:
         raise refuse(
-            f"{text!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
+            f"{call!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
             f"begin the output with them: ->{rows}..."
         )
     if not output.startswith(rows):
-        raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
+        raise refuse(f"{call!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
     known = {letter for term in terms for letter in term.letters}
     if len(set(output)) < len(output) or not set(output) <= known:
         raise refuse(

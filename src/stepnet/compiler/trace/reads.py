@@ -91,7 +91,7 @@ class Reads:
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The names and contents of the values, as a tuple that can be hashed and compared."""
-        return tuple((name, frozen(value)) for name, value in self.values.items())
+        return tuple((name, content_key(value)) for name, value in self.values.items())
 
     @computed_once
     def hash(self) -> int:
@@ -119,7 +119,7 @@ class Reads:
             now = tuple(source.now())
             if len(now) != len(before) or not all(map(is_, now, before)):
                 return False
-        return all(frozen(value) == known for value, known in self.arrays)
+        return all(content_key(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
         """Names up to three values that differ between this and a later reading, for messages; else empty."""
@@ -134,14 +134,14 @@ class Latest:
     def __init__(self) -> None:
         self.reads: Reads | None = None
 
-    def current(self, look: Callable[[], Reads]) -> Reads:
+    def current(self, find_reads: Callable[[], Reads]) -> Reads:
         """Returns the values that the step reads now, from the cache if none of them has changed.
 
-        look: finds the values again.
+        find_reads: finds the values again.
         """
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
-            reads = self.reads = look()
+            reads = self.reads = find_reads()
         return reads
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,7 +171,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
             now = tuple(source.now())
             seen.append((source, now))
             inner += [
-                (joined(at, part), value)
+                (part_name(at, part), value)
                 for part, value in zip(source.names, now, strict=True)
                 if part is not None and value is not MISSING
             ]
@@ -197,12 +197,12 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     return Reads(values, seen)
 
 
-def joined(outer: str, name: str) -> str:
+def part_name(outer: str, name: str) -> str:
     """Joins the name of a value and the name of a part of it, as in `self.scale` or `table[0]`."""
     return f"{outer}{name}" if name.startswith("[") else f"{outer}.{name}".strip(".")
 
 
-def frozen(value: Any) -> Any:
+def content_key(value: Any) -> Any:
     """Makes a key of a value that can be hashed: equal keys mean equal contents. Objects without plain
     contents are compared by identity.
     """
@@ -241,18 +241,18 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
     if isinstance(value, MethodType):
         return [ReadSource(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
-        return of_function(value) if is_followed(value) else of_closure(value)
+        return function_sources(value) if is_followed(value) else closure_sources(value)
     if isinstance(value, ContextVar):
-        return [ReadSource(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
+        return [ReadSource(("get()",), lambda: [context_value(cast("ContextVar[Any]", value))])]
     if isinstance(value, type):
         own_class = cast("type[Any]", value)
-        return [*of_bases(own_class), *of_classes(own_class)] if is_followed(own_class) else None
+        return [*base_sources(own_class), *of_classes(own_class)] if is_followed(own_class) else None
     if isinstance(value, local):
         return [of_mapping(vars(value), now=lambda: vars(value)), *of_classes(value)]
     kind = cast("Any", type(value))
     if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
         own: Any = getattr(value, "__dict__", None)
-        slots = of_slots(value)
+        slots = slot_source(value)
         if own is None and not slots.names and not is_followed(kind):
             return None
         parts = [] if own is None else [of_mapping(own)]
@@ -281,7 +281,7 @@ def of_mapping(
     return ReadSource((*[None] * len(names), *names), items)
 
 
-def of_slots(value: Any) -> ReadSource:
+def slot_source(value: Any) -> ReadSource:
     """Makes the source of an object's attributes that are in slots, which returns their current values."""
     slots = {
         name: slot
@@ -290,20 +290,20 @@ def of_slots(value: Any) -> ReadSource:
         for name, slot in vars(kind).items()
         if isinstance(slot, MemberDescriptorType)
     }
-    return ReadSource(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
+    return ReadSource(tuple(slots), lambda: [slot_value(slot, value) for slot in slots.values()])
 
 
 def of_classes(value: Any) -> list[ReadSource]:
     """Lists the sources of methods and attributes that an object has from classes of the user's own."""
-    return of_bases(cast("type[Any]", type(value)))
+    return base_sources(cast("type[Any]", type(value)))
 
 
-def of_bases(kind: type[Any]) -> list[ReadSource]:
+def base_sources(kind: type[Any]) -> list[ReadSource]:
     """Lists the sources of what a class and its bases define, for those that are the user's own."""
-    return [of_class(base) for base in kind.__mro__ if is_followed(base)]
+    return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
-def of_class(kind: type[Any]) -> ReadSource:
+def class_source(kind: type[Any]) -> ReadSource:
     """Makes the source of the methods and attributes that a class itself defines, which returns them as they
     are now.
     """
@@ -319,13 +319,13 @@ def of_class(kind: type[Any]) -> ReadSource:
     return ReadSource((*[None] * len(names), *names), now)
 
 
-def of_closure(function: FunctionType) -> list[ReadSource]:
+def closure_sources(function: FunctionType) -> list[ReadSource]:
     """Lists the source of the variables that a function closes over, which returns their current values."""
     cells = function.__closure__ or ()
-    return [ReadSource(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
+    return [ReadSource(function.__code__.co_freevars, lambda: [cell_value(cell) for cell in cells])]
 
 
-def of_function(function: FunctionType) -> list[ReadSource]:
+def function_sources(function: FunctionType) -> list[ReadSource]:
     """Lists the sources of the values that a function reads: closed-over variables, globals and defaults.
     Each returns them as they are now, to see changes.
     """
@@ -333,7 +333,7 @@ def of_function(function: FunctionType) -> list[ReadSource]:
     own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
     return [
-        *of_closure(function),
+        *closure_sources(function),
         ReadSource(names, lambda: [own.get(name, MISSING) for name in names]),
         ReadSource(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
         *(
@@ -341,11 +341,11 @@ def of_function(function: FunctionType) -> list[ReadSource]:
             if ENVIRONMENT.isdisjoint({*names, *attributes})
             else [ReadSource(("os.environ",), lambda: [os.environ])]
         ),
-        *(source for name in modules for source in of_module(name, own[name], attributes)),
+        *(source for name in modules for source in module_sources(name, own[name], attributes)),
     ]
 
 
-def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
+def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
     """Yields the sources of those attributes of a module that code may read, also in modules inside it. Only
     the user's own modules have sources.
 
@@ -360,10 +360,10 @@ def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iter
         )
         for inner in names:
             if isinstance(vars(module)[inner], ModuleType):
-                yield from of_module(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
+                yield from module_sources(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
 
 
-def contents(cell: CellType) -> Any:
+def cell_value(cell: CellType) -> Any:
     """Returns the value of a variable that a function closes over; MISSING if it has none yet."""
     try:
         return cell.cell_contents
@@ -371,7 +371,7 @@ def contents(cell: CellType) -> Any:
         return MISSING
 
 
-def inside(slot: MemberDescriptorType, owner: Any) -> Any:
+def slot_value(slot: MemberDescriptorType, owner: Any) -> Any:
     """Returns the value of an object's attribute that is stored in a slot; MISSING if it has none yet."""
     try:
         return slot.__get__(owner)
@@ -379,7 +379,7 @@ def inside(slot: MemberDescriptorType, owner: Any) -> Any:
         return MISSING
 
 
-def held_by(variable: ContextVar[Any]) -> Any:
+def context_value(variable: ContextVar[Any]) -> Any:
     """Returns the value of a context variable in the current context; MISSING if it has none."""
     try:
         return variable.get()

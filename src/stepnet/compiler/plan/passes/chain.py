@@ -115,19 +115,19 @@ def joined(net: Net, chains: list[ProductChain]) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def product(builder: Builder, net: Net, place: dict[int, int], each: ProductChain, reader: int) -> int:
+def product(builder: Builder, net: Net, place: dict[int, int], chain_: ProductChain, reader: int) -> int:
     """Adds to the new net the product that replaces the chain's two for one reader; returns its number.
 
     place: for each old node, its number in the new net. reader: the old node of the second product.
     """
     node = net.nodes[reader]
-    x, P = (place[operand] for operand in net.nodes[each.first].inputs)
+    x, P = (place[operand] for operand in net.nodes[chain_.first].inputs)
     weight = place[node.inputs[1]]
     made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
-    if each.shift is None:
+    if chain_.shift is None:
         return made
-    (m,) = net.type_of(each.shift).shape
-    row = builder.add("reshape", place[each.shift], rank=1, shape=(1, m))
+    (m,) = net.type_of(chain_.shift).shape
+    row = builder.add("reshape", place[chain_.shift], rank=1, shape=(1, m))
     n = node.type.shape[-1]
     shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
     return builder.add("add", made, shift, source=node.source)

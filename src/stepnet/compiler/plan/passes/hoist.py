@@ -62,7 +62,7 @@ class Hoist:
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
         fixed = {number for number, time in enumerate(known) if time <= When.PER_SEQUENCE}
-        stays = staying(recur, known)
+        stays = stays_in_loop(recur, known)
         deep = recur_extent([builder.type_of(operands[0])], node.attributes)
         return cls(recur, stays, Outward(builder, body, deep, fixed, outside))
 
@@ -103,7 +103,7 @@ class Hoist:
         return sorted(operands - set(self.recur.memories))
 
 
-def staying(recur: Recur, known: list[When]) -> list[bool]:
+def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
     """Tells for each node of a body whether it is computed in the loop; known: the earliest time of each.
 
     Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop.

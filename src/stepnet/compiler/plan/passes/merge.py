@@ -54,16 +54,16 @@ def merged(net: Net, known: list[When]) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
+def added(builder: Builder, net: Net, products: list[int], place: list[int]) -> int:
     """Adds the sum of several products as one node, and returns its number; a single product is kept.
 
-    group: the old numbers of the products. place: the new number of each old node.
+    products: the old numbers of the products. place: the new number of each old node.
     """
-    if len(group) == 1:
-        return place[group[0]]
-    sides = [net.nodes[number].inputs for number in group]
+    if len(products) == 1:
+        return place[products[0]]
+    sides = [net.nodes[number].inputs for number in products]
     lefts, rights = [place[left] for left, _ in sides], [place[right] for _, right in sides]
-    first = net.nodes[group[0]]
+    first = net.nodes[products[0]]
     sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
     return builder.add("result", sums, of=0)
 

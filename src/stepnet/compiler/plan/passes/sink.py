@@ -127,8 +127,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     return size > LARGER * units if units >= UNITS else size > max(MUCH_LARGER * units, LARGE)
 
 
-def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """Lists the nodes that stay in the loop and are read after it, by the nodes `late` or as outputs."""
-    values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
-    values |= {output for output in outputs if output not in late}
+def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
+    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs."""
+    values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
+    values |= {output for output in outputs if output not in moved}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

@@ -41,8 +41,10 @@ def when(net: Net) -> list[When]:
     >>> [known.name for known in when(net)]
     ['BEFORE', 'ONCE', 'BEFORE', 'TOTAL']
     """
-    inputs = {number: of_input(net.nodes[number]) for number in net.inputs}
-    return known(net, [inputs.get(number, behind(node)) for number, node in enumerate(net.nodes)])
+    inputs = {number: time_of_input(net.nodes[number]) for number in net.inputs}
+    return known_times(
+        net, [inputs.get(number, time_of_operation(node)) for number, node in enumerate(net.nodes)]
+    )
 
 
 def when_inside(recur: Recur) -> list[When]:
@@ -50,7 +52,7 @@ def when_inside(recur: Recur) -> list[When]:
     body = recur.body
     kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
     inputs = {number: kind for numbers, kind in kinds for number in numbers}
-    return known(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
+    return known_times(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
 
 
 def known_once(net: Net) -> set[int]:
@@ -64,19 +66,19 @@ def is_constant(node: Node) -> bool:
     return all(type_.extent == CONST for type_ in node.types)
 
 
-def of_input(node: Node) -> When:
+def time_of_input(node: Node) -> When:
     """Returns the time at which an input of a net is known: a parameter, a value per row, or a sequence."""
     extent = node.type.extent
     return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
 
 
-def behind(node: Node) -> When:
+def time_of_operation(node: Node) -> When:
     """Returns the earliest time for a node outside all bodies: AFTER if it needs all steps, else ONCE."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
-def known(net: Net, earliest: list[When]) -> list[When]:
+def known_times(net: Net, earliest: list[When]) -> list[When]:
     """Determines when each node is known: with its latest operand, but not before its time in `earliest`."""
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):

@@ -73,7 +73,7 @@ class CellMatch:
     projection: tuple[float, Matrix] | None = None
 
 
-def simple(algebra: Algebra, h: BodyMemory) -> CellMatch:
+def match_rnn(algebra: Algebra, h: BodyMemory) -> CellMatch:
     """Matches a simple recurrence, h' = act(x W + h R + b); raises `DifferentError` for any other."""
     activation, argument = activation_of(h.after)
     try:
@@ -86,7 +86,7 @@ def simple(algebra: Algebra, h: BodyMemory) -> CellMatch:
     return match_of("rnn", {"n": candidate}, candidate_activation=activation)
 
 
-def gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
+def match_gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
     """Matches a gated recurrent unit or minimal gated unit; raises `DifferentError` for anything else."""
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
@@ -155,7 +155,7 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
     return Sum(clip, out.x, inner.h, out.bias, inner.bias)
 
 
-def lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
+def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
     """Matches a long short-term memory with output h and cell c; raises `DifferentError` for others."""
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
@@ -274,7 +274,7 @@ class KnownCell:
 
 
 KNOWN = (
-    KnownCell("rnn", "h", simple),
-    KnownCell("gru", "h", gru),
-    KnownCell("lstm", "hc", lstm),
+    KnownCell("rnn", "h", match_rnn),
+    KnownCell("gru", "h", match_gru),
+    KnownCell("lstm", "hc", match_lstm),
 )

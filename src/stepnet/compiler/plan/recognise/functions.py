@@ -137,13 +137,15 @@ class Algebra:
     rules: tuple[Rule, ...]
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
-    def atom(self, what: Leaf | Product | Function) -> Polynomial:
+    def atom(self, content: Leaf | Product | Function) -> Polynomial:
         """Returns the polynomial of one atom for a leaf, product or function. Equal ones get the same atom,
         so that equal polynomials compare equal.
         """
-        atom = self.atoms.get(what)
+        atom = self.atoms.get(content)
         if atom is None:
-            atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
+            atom = self.atoms[content] = Atom(
+                len(self.atoms), content, is_fixed(content), is_condition(content)
+            )
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
@@ -222,13 +224,13 @@ class Algebra:
         return values[net.results[0]]
 
 
-def is_fixed(what: Leaf | Product | Function) -> bool:
+def is_fixed(content: Leaf | Product | Function) -> bool:
     """Tells whether a leaf, product or function depends on parameters only."""
-    if isinstance(what, Leaf):
-        return what.kind == "parameter"
-    if isinstance(what, Product):
-        return all(atom.fixed for atom in what.left)
-    return all(operand.fixed for operand in what.operands)
+    if isinstance(content, Leaf):
+        return content.kind == "parameter"
+    if isinstance(content, Product):
+        return all(atom.fixed for atom in content.left)
+    return all(operand.fixed for operand in content.operands)
 
 
 def unevenness(argument: Polynomial) -> int:
@@ -243,9 +245,9 @@ def names_in(value: Polynomial) -> frozenset[str]:
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
-def is_condition(what: Leaf | Product | Function) -> bool:
+def is_condition(content: Leaf | Product | Function) -> bool:
     """Tells whether a leaf, product or function is a condition, whose values are 0 or 1."""
-    return isinstance(what, Function) and what.name in CONDITIONS
+    return isinstance(content, Function) and content.name in CONDITIONS
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
@@ -337,12 +339,12 @@ def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
     return builder.net([spelling(argument).number])
 
 
-def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
+def rule_of(name: str, net: Net, earlier_rules: tuple[Rule, ...]) -> Rule:
     """Makes the rule by which a spelling (a net of its argument) is replaced by the activation `name`.
 
-    before: the rules made earlier, which apply to parts of the spelling.
+    earlier_rules: the rules made earlier, which apply to parts of the spelling.
     """
-    algebra = Algebra(before)
+    algebra = Algebra(earlier_rules)
     hole = algebra.atom(HOLE)
     value = algebra.spelled(net, hole)
     monomial: Monomial = hole.terms[0][0]
@@ -361,6 +363,6 @@ def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
                 single is not None,
                 1.0 if single is None else single[1],
                 monomial[0] in value.atoms(),
-                len(before),
+                len(earlier_rules),
             )
     raise AssertionError(f"{name} is written without a function of its argument")

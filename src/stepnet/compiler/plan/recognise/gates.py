@@ -142,10 +142,10 @@ class Sum:
         return Sum(self.clip, x, h, -self.bias, -self.inside, -self.peephole)
 
 
-def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
+def sum_of(value: Polynomial, gate_name: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
     """Sorts the terms of a gate's argument by what they multiply; raises `DifferentError` for unknown terms.
 
-    what: the name of the gate, for the message.
+    gate_name: the name of the gate, for the message.
     h: the memory that is multiplied by matrices.
     cell: the memory read by peepholes, if any.
     """
@@ -163,13 +163,15 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
             continue
         term = term_of(others, factor, fixed)
         if term is None:
-            raise DifferentError(f"the {what} reads more than products of the input and of the memory", 2)
+            raise DifferentError(
+                f"the {gate_name} reads more than products of the input and of the memory", 2
+            )
         if term.leaf.kind == "sequence":
             x.append(term)
         elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
             own.append(term)
         else:
-            raise DifferentError(f"the {what} reads {reading(term)}", 2)
+            raise DifferentError(f"the {gate_name} reads {reading(term)}", 2)
     return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
 
 

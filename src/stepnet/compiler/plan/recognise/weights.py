@@ -166,12 +166,12 @@ class WeightsBuilder:
             total = value if total is None else self.builder.add("add", total, value)
         return self.filled(0, (size, self.hidden)) if total is None else total
 
-    def block(self, term: GateTerm, begin: int, size: int) -> int:
+    def block(self, term: GateTerm, first_row: int, size: int) -> int:
         """Adds the matrix that a term of a gate contributes to W or R; returns its node, [size, hidden].
 
-        begin: the first row of the input features that the term multiplies.
+        first_row: the first row of the input features that the term multiplies.
         """
-        places = term.leaf.places + begin
+        places = term.leaf.places + first_row
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
             value = self.builder.constant(picks.astype(self.dtype))
@@ -221,11 +221,11 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 
 
 def arrays_of(
-    recur: Recur, match: CellMatch, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
+    recur: Recur, match: CellMatch, first_rows: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
     """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names.
 
-    begins: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
+    first_rows: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
     projected: whether there is no W.
     """
@@ -236,8 +236,8 @@ def arrays_of(
     gates = list(match.gates.values())
     results: dict[str, int] = {}
     if not projected:
-        results["W"] = made.joined([made.product(gate.x, begins, inputs) for gate in gates])
-    results["R"] = made.joined([made.product(gate.h, begins, outputs) for gate in gates])
+        results["W"] = made.joined([made.product(gate.x, first_rows, inputs) for gate in gates])
+    results["R"] = made.joined([made.product(gate.h, first_rows, outputs) for gate in gates])
     for name, kept in (("b", "bias"), ("d", "inside")):
         values: list[Polynomial] = [getattr(gate, kept) for gate in gates]
         if any(value.terms for value in values):
