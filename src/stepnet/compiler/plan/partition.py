@@ -136,7 +136,7 @@ def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> I
 def thread_counts(max_threads: int) -> list[int]:
     """Lists the numbers of threads to try: powers of two below `max_threads`, and `max_threads` itself.
 
-    >>> counts(1), counts(2), counts(6)
+    >>> thread_counts(1), thread_counts(2), thread_counts(6)
     ([], [2], [2, 4, 6])
     """
     return [

@@ -26,12 +26,12 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
-    phase = fewest_phases(fibers or Fibers(net), numbers)
+    phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
 
 
-def fewest_phases(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
+def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
     """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)

@@ -138,7 +138,9 @@ class Distributed:
         return sum(others, first)
 
     def operand(self, number: int, user: int) -> Terms:
-        """Returns the terms whose sum is old node `number`, in the shape of the node `user` that reads it."""
+        """Returns the terms (products with a matrix) whose sum is old node `number`, in the shape of the node
+        `user` that reads it.
+        """
         node, shape = self.net.nodes[number], self.shape(user)
         if number in self.terms:
             return self.terms[number]

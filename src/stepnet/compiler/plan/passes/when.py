@@ -79,7 +79,7 @@ def time_of_operation(node: Node) -> When:
 
 
 def known_times(net: Net, earliest: list[When]) -> list[When]:
-    """Determines when each node is known: with its latest operand, but not before its time in `earliest`."""
+    """Returns when each node's value is known: with its latest operand, not before its time in `earliest`."""
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)
@@ -88,7 +88,7 @@ def known_times(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """Returns when a node can be known at the earliest by its extent; earliest: the time by its operation."""
+    """Returns the earliest time at which a node's value is known, from its extent and the time `earliest`."""
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":

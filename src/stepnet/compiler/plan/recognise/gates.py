@@ -36,7 +36,7 @@ class Gate:
 
     @property
     def value(self) -> Polynomial:
-        """The gate as a polynomial."""
+        """The gate, slope * atom + offset, as a polynomial."""
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:

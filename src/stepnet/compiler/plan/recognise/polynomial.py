@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def places(self) -> np.ndarray:
-        """The flat indices of the features."""
+        """The flat indices, in the input or constant, of the features that the leaf stands for."""
         return np.frombuffer(self.data, np.int64)
 
 
@@ -63,12 +63,12 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """The contribution of each row to the flat index."""
+        """The contribution of each row of the matrix to the flat index in the constant."""
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """The contribution of each column to the flat index."""
+        """The contribution of each column of the matrix to the flat index in the constant."""
         return np.frombuffer(self.column_data, np.int64)
 
 
@@ -106,7 +106,7 @@ class Atom:
 
     @property
     def function(self) -> Function | None:
-        """The function that the atom stands for; None if it stands for a leaf or a product."""
+        """The function that the atom stands for; None if it stands for a leaf or a product with a matrix."""
         return self.what if isinstance(self.what, Function) else None
 
 
