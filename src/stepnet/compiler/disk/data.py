@@ -107,7 +107,7 @@ class ValueWriter:
         return number
 
     def blob(self, data: bytes) -> list[int]:
-        """Adds bytes to the blobs, which follow the JSON; returns their offset and their number."""
+        """Adds bytes to those that are stored after the JSON; returns their offset and their number."""
         self.blobs.append(data)
         self.size += len(data)
         return [self.size - len(data), len(data)]
@@ -148,5 +148,5 @@ class ValueReader:
         return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
 
     def blob(self, start: int, count: int) -> bytes:
-        """Returns `count` bytes of the blobs, which follow the JSON, from the offset `start` on."""
+        """Returns `count` of the bytes that are stored after the JSON, from the offset `start` on."""
         return bytes(self.blobs[start : start + count])

@@ -64,7 +64,9 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Sums each entry's outer products of vectors over leading axes: [..., k] and [..., n] give [k, n]."""
+    """Multiplies vectors [..., k] and [..., n] of each row to outer products, and sums these over the leading
+    axes: gives [k, n].
+    """
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )

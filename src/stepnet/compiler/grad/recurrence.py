@@ -161,8 +161,8 @@ class Transposed:
     # ---- the inputs of the body
 
     def forward(self) -> Forward:
-        """Adds the values of the original step to the adjoint's body: as inputs if they were saved, otherwise
-        as operations that compute them again.
+        """Makes the values of the original step available in the adjoint's body. Saved values become inputs,
+        and the others are computed again.
         """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
         place: dict[int, int] = {}

@@ -60,7 +60,7 @@ class Section:
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The numbers, in the whole net, of the values that the results of the section are; None for a final
+        """The numbers that the results of the section have in the whole net, in order; None for a final
         memory that nothing reads.
         """
         return (*self.results, *(memory.ends for memory in self.memories))

@@ -46,7 +46,7 @@ def smallest_cut(
     residual: dict[Side, dict[Side, float]] = {}
 
     def connect(a: Side, b: Side, weight: float) -> None:
-        """Adds an edge with a capacity to the flow network, and its reverse with no capacity."""
+        """Adds an edge from a to b with this capacity to the flow network, and its reverse with none."""
         residual.setdefault(a, {})[b] = weight
         residual.setdefault(b, {}).setdefault(a, 0)
 
@@ -74,9 +74,10 @@ def smallest_cut(
 
 
 def shortest_path(residual: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """Finds a shortest path from the sources to the sinks along edges that can carry more flow.
+    """Finds a shortest path from the sources to the sinks of the flow network, along edges that can carry
+    more flow.
 
-    residual: for each side of a value, the remaining capacity of each edge from it.
+    residual: for each end of a value, the remaining capacity of each edge from it.
     Returns the edges in order; an empty list if there is no path.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
@@ -96,10 +97,11 @@ def shortest_path(residual: Mapping[Side, Mapping[Side, float]]) -> list[tuple[S
 
 
 def reached(residual: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """Returns the sides of values that can be reached from `start` along edges with remaining capacity.
+    """Returns the ends of values in the flow network that can be reached from `start` along edges with
+    remaining capacity. The minimum cut lies at the border of this set.
 
-    residual: for each side, the remaining capacity of each edge from it.
-    towards: if false, returns the sides from which `start` can be reached.
+    residual: for each end, the remaining capacity of each edge from it.
+    towards: if false, returns the ends from which `start` can be reached.
     """
     known = {start}
     waiting = [start]

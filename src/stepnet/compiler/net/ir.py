@@ -174,7 +174,10 @@ class Builder:
         self._listed = 0  # number of nodes entered in `_known`, which is done when a node is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number."""
+        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number.
+
+        name, source: the name of the value and the user's line, for messages. attributes: further arguments.
+        """
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
@@ -360,11 +363,13 @@ class Recur:
     # ---- entries in the order of operands or results
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with one entry for each operand into sequences, memories and others."""
+        """Divides a list with one entry for each operand of the recurrence by kind: sequences, memories,
+        others. An entry may be anything, such as a number or an array.
+        """
         return self.order.operands_by_kind(operands)
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """Divides a list with one entry for each result into outputs and memories."""
+        """Divides a list with one entry for each result of the recurrence into outputs and memories."""
         return self.order.results_by_kind(results)
 
     # ---- nodes

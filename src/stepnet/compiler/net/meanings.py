@@ -161,7 +161,9 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """Raises `NetError`. It is the meaning of operations that need the lengths of sequences."""
+    """Raises `NetError`: takes the place of the NumPy function in the table of operations, for operations
+    that need the lengths of sequences and that the interpreter runs itself.
+    """
     raise NetError(
         "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"
     )

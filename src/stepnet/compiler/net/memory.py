@@ -35,7 +35,7 @@ class TargetMemory(Protocol):
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
-        """Makes a buffer of zeros."""
+        """Makes a buffer of zeros with this shape and dtype."""
         ...
 
     def copy(self, buffer: Buffer) -> Buffer:
@@ -80,15 +80,15 @@ class HostMemory:
         return buffer
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Makes an array of zeros."""
+        """Makes a new array of zeros with this shape and dtype."""
         return np.zeros(shape, dtype)
 
     def copy(self, buffer: Array) -> Array:
-        """Copies an array."""
+        """Copies an array, so that the original stays unchanged when the copy is written to."""
         return np.array(buffer)
 
     def contiguous(self, buffer: Array) -> Array:
-        """Returns the array, or a C-contiguous copy."""
+        """Returns the array itself if it is C-contiguous, or a copy that is."""
         return np.ascontiguousarray(buffer)
 
     def take(self, buffer: Array, places: Array) -> Array:
@@ -104,7 +104,7 @@ class HostMemory:
         return np.repeat(buffer, counts, axis=0)
 
     def rows(self, buffer: Array, count: int) -> Array:
-        """Makes a view of `count` rows, each of which is the whole array."""
+        """Makes a view with `count` rows, each of which is the whole given array."""
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:

@@ -82,7 +82,7 @@ class Type:
         return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
 
     def at(self, extent: Extent) -> "Type":
-        """Returns this type with another extent."""
+        """Returns the type with the same shape and dtype at another extent (such as per row or per step)."""
         return Type(extent, self.shape, self.dtype)
 
 
@@ -145,7 +145,7 @@ def extent_text(extent: Extent) -> str:
 
 
 def hash_text(data: bytes) -> str:
-    """Computes a short hash of bytes: eight hexadecimal digits."""
+    """Computes a short hash of bytes, eight hexadecimal digits, to show in the text of a net."""
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 

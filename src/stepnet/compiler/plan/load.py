@@ -149,7 +149,7 @@ class WordWork:
     steps: StageLoad
 
     def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows of `words` words each, shared by a number of threads.
+        """Estimates the seconds of a step's work on rows with `words` words (steps of inner sequences) each.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """

@@ -108,7 +108,7 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yields the plans of all parts, those inside loops included."""
+        """Yields the plans of all parts that engines run, also of parts inside loops."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan

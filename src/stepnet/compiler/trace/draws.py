@@ -207,7 +207,7 @@ class Watch:
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        """Reads the states of the random generators before the first line. states: functions that do."""
+        """Reads the states of random generators before a step runs. states: for each, reads its state."""
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None

@@ -95,7 +95,7 @@ class Reads:
 
     @computed_once
     def hash(self) -> int:
-        """The hash of the key, computed once."""
+        """The hash of the names and contents of the values, computed once."""
         return hash(self.key)
 
     def __hash__(self) -> int:
@@ -150,7 +150,7 @@ class Latest:
 
 
 def no_rule(_: Any) -> None:
-    """Returns None, as no value belongs to a framework: the rule for steps without a framework."""
+    """Returns None for every value: the rule for the values of steps that are written without a framework."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
@@ -225,8 +225,8 @@ def content_key(value: Any) -> Any:
 
 
 def sources_of(value: Any) -> Sequence[ReadSource] | None:
-    """Returns the sources of a value's parts, such as items or attributes. Each returns its parts as they are
-    now, to see changes. None if the value has no parts to inspect.
+    """Returns sources for the parts of a value, such as its items or attributes: functions that return the
+    parts as they are now, to see changes later. Returns None if the value has no parts to inspect.
     """
     if value is os.environ or isinstance(value, BYTES):
         return None

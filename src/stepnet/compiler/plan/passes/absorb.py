@@ -208,8 +208,7 @@ class Absorbed:
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the new body; returns its outputs: for a node outside, the node of the body that computes
-        it.
+        """Builds the new body; returns its outputs, as a dict from the node outside to the node inside.
 
         sequences, others: the values outside that the body reads, per step; per row or constant.
         """

@@ -81,7 +81,7 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Rewrites all nodes, with sums over matrices distributed, and returns the new net."""
+        """Rewrites all sums over values that are linear in the matrices, and returns the new net."""
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
@@ -111,9 +111,7 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of an old node. For one that is linear in a matrix, adds the sum of its
-        terms.
-        """
+        """Returns the new number of an old node; for one that is linear in a matrix, adds its terms up."""
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]

@@ -57,7 +57,7 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """Decides which nodes stay in the loop of a recurrence. operands: its operands in the new net."""
+        """Decides which nodes of a recurrence stay in its loop. operands: its operands in the new net."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -68,7 +68,7 @@ class Hoist:
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence before the pass."""
+        """The body of the recurrence as it was before the pass."""
         return self.recur.body
 
     def run(self) -> int:

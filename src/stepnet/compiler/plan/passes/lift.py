@@ -106,11 +106,11 @@ class Lift:
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence before the pass."""
+        """The body of the recurrence as it was before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the nodes that leave, then the recurrence without them; returns the recurrence's number."""
+        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there."""
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]

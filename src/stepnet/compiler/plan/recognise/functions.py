@@ -289,7 +289,7 @@ def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
 
 
 def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial:
-    """Computes where(condition, yes, no) as a polynomial; the condition is 0 or 1."""
+    """Computes where(condition, yes, no) as no + condition (yes - no); the condition is 0 or 1."""
     return no + condition * (yes - no)
 
 
