@@ -115,7 +115,7 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def put(kind: str, key: str, payload: bytes) -> None:
-    """Stores a payload under a key, if possible. kind: the ending of its file's name, as "schedule"."""
+    """Stores a payload in the disk cache, if possible. kind: the ending of its file's name, as "schedule"."""
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
@@ -155,7 +155,8 @@ def write(folder: int, name: str, data: bytes) -> None:
 
 
 def make_room(folder: int, written: int, max_bytes: int) -> None:
-    """Evicts old entries from a folder, if this process has written its share of the room since it last did.
+    """Counts the bytes that this process writes to a folder, and evicts old entries when it has used its
+    share of the free room.
 
     written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """

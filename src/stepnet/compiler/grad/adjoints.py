@@ -26,7 +26,7 @@ def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
     """Makes a row of the table of adjoints from a function of the cotangent, the result and the operands."""
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
-        """Calls the function without the node, and returns a tuple even for a single cotangent."""
+        """Returns the cotangents of the operands, from the values without the node, as a tuple."""
         cotangents = adjoint(*values)
         return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 

@@ -117,7 +117,7 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
 
 
 def is_matrix(node: Node) -> bool:
-    """Tells whether a node's value is floating-point and has at least two axes with a size above one."""
+    """Tells whether a node's value is a floating-point matrix: at least two axes are larger than one."""
     return node.type.is_float and sum(size > 1 for size in node.type.shape) > 1
 
 
@@ -143,7 +143,7 @@ def unfit(recur: Recur, memory: int) -> str | None:
 
 
 def where(node: Node) -> str:
-    """Returns the user's line of a node as text for a message; empty if it is not known."""
+    """Returns the user's line of a node, to be added to a message; empty if it is not known."""
     return f", at {node.source}" if node.source else ""
 
 

@@ -120,7 +120,7 @@ def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def turned(value: Value, axis: int) -> Value:
-    """Reverses the order of the features along one axis."""
+    """Reverses the order of the features along one axis, to make a prefix scan a suffix scan."""
     return value.slice(axis, value.type.shape[axis] - 1, -1, -1)
 
 
@@ -142,7 +142,7 @@ def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     order[axis], order[last] = order[last], order[axis]
 
     def moved(value: Value) -> Value:
-        """Exchanges the axis of the scan and the last axis."""
+        """Exchanges the axis along which the products run and the last axis."""
         return value if axis == last else value.apply("transpose", order=tuple(order))
 
     d, x, y = moved(d), moved(x), moved(y)

@@ -49,14 +49,18 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        """Reads the recurrence and its body, operands and extent from the net."""
+        """Reads the recurrence to be differentiated from the net: its body, result types, operands by body
+        input, and the extent of its steps.
+        """
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
         self.deep = recur_extent([self.sweep.net.type_of(node.inputs[0])], node.attributes)
 
     def run(self) -> None:
-        """Builds the adjoint recurrence, and adds its results to the cotangents of the operands."""
+        """Builds the adjoint recurrence, which runs backwards, and adds its results to the cotangents of the
+        operands of the original.
+        """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
         for place, number in enumerate(recur.outputs):
@@ -209,5 +213,5 @@ class Transposed:
 
 
 def plus(value: Value, other: Value | None) -> Value:
-    """Adds a step's contribution to a sum so far; None stands for no contribution."""
+    """Adds a step's contribution to the sum so far; returns the sum itself if the contribution is None."""
     return value if other is None else value + other

@@ -72,7 +72,7 @@ class Section:
 
 
 def sections(net: Net) -> tuple[Section, ...]:
-    """Cuts a net into sections that run one after the other; all recurrences of a section run in one
+    """Cuts a net into sections that run one after the other. All recurrences of a section run in one
     direction, so that it can run a few steps at a time.
 
     >>> from stepnet.compiler.net.ir import Recur
@@ -111,7 +111,9 @@ class Homes:
     """
 
     def __init__(self, net: Net) -> None:
-        """Assigns each node of the net to a section."""
+        """Assigns each node of the net to the section (a part of the net that runs in one direction) that
+        computes it, by index in the order the sections run.
+        """
         self.net = net
         self.reverse: list[bool] = []
         self.of: list[int] = []

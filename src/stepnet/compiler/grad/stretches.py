@@ -58,7 +58,7 @@ def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Tells whether a node is a constant of zeros, possibly expanded."""
+    """Tells whether a node is a constant of zeros, possibly expanded, so that a sum need not add it."""
     node = builder.nodes[number]
     if node.operation == "expand":
         return is_zeros(builder, node.inputs[0])

@@ -43,7 +43,7 @@ class LevelSizes:
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
-        """Returns the number of entries that a value of this extent has, such as one per row."""
+        """Returns the number of entries that a value of this extent has in the call, such as one per row."""
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
@@ -195,7 +195,7 @@ def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) 
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
-    """Computes a `result` node: picks one of the several results of its operand."""
+    """Computes a `result` node: picks one of the results of its operand, a node with several."""
     return operands[0][node.attributes["of"]]
 
 
@@ -252,7 +252,8 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """Selects the entries of some rows from operands without an axis of steps: memories, statics, parameters.
+    """Selects the entries of some rows from operands that have no axis of steps: memories, statics and
+    parameters, which are returned whole.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
     """

@@ -318,7 +318,7 @@ class Recur:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
-        """Makes the recurrence of a `recur` node from the node's attributes."""
+        """Makes the recurrence (body, counts and settings) from the attributes of a `recur` node."""
         return cls(
             attributes["body"],
             attributes["sequences"],
@@ -375,7 +375,10 @@ class Recur:
     # ---- nodes
 
     def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
-        """Adds a `recur` node with this recurrence to a net, and returns its number."""
+        """Adds a `recur` node with this recurrence to a net, and returns its number.
+
+        operands: the nodes of the sequences, initial memories and other inputs. name, source: for messages.
+        """
         further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
         further |= {"precision": self.precision} if self.precision else {}
         return builder.add(

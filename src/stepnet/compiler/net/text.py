@@ -54,5 +54,5 @@ def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[st
 
 
 def attribute_text(value: Any) -> str:
-    """Writes an attribute's value as text without spaces, so that a line can be split at spaces."""
+    """Writes an attribute's value as text without spaces, as spaces separate the attributes of a node."""
     return str(value).replace(" ", "")

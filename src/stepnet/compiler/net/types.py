@@ -112,7 +112,7 @@ class Literal:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Returns an array in C order and native byte order; copies it only if necessary."""
+    """Returns an array in C order and native byte order, as engines expect; copies it only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 

@@ -73,7 +73,7 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def line_of(code: CodeType, number: int) -> str:
-    """Returns file, line number and text of a line of code, for messages."""
+    """Returns file, line number and text of one line of code, for messages. number: the line's number."""
     text = linecache.getline(code.co_filename, number).strip()
     return f"{code.co_filename}:{number}: {text}" if text else f"{code.co_filename}:{number}"
 

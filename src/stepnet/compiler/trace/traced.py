@@ -162,7 +162,7 @@ class Traced(NDArrayOperatorsMixin):
     # ---- methods of arrays
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        """Casts the value to another dtype."""
+        """Casts the value to another dtype that steps compute in."""
         name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
@@ -177,51 +177,51 @@ class Traced(NDArrayOperatorsMixin):
         return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
-        """Exchanges two feature axes."""
+        """Exchanges two feature axes, as `np.swapaxes` does."""
         return numpy.swapaxes(self, first, second)
 
     def sum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Sums over feature axes."""
+        """Sums over feature axes, as `np.sum` does."""
         return numpy.sum(self, axis=axis, **options)
 
     def mean(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the mean over feature axes."""
+        """Computes the mean over feature axes, as `np.mean` does."""
         return numpy.mean(self, axis=axis, **options)
 
     def var(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the variance over feature axes."""
+        """Computes the variance over feature axes, as `np.var` does."""
         return numpy.var(self, axis=axis, **options)
 
     def std(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the standard deviation over feature axes."""
+        """Computes the standard deviation over feature axes, as `np.std` does."""
         return numpy.std(self, axis=axis, **options)
 
     def max(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the maximum over feature axes."""
+        """Computes the maximum over feature axes, as `np.max` does."""
         return numpy.max(self, axis=axis, **options)
 
     def min(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the minimum over feature axes."""
+        """Computes the minimum over feature axes, as `np.min` does."""
         return numpy.min(self, axis=axis, **options)
 
     def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the index of the maximum along a feature axis."""
+        """Computes the index of the maximum along a feature axis, as `np.argmax` does."""
         return numpy.argmax(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the inclusive prefix sum along a feature axis."""
+        """Computes the prefix sum along a feature axis, as `np.cumsum` does."""
         return numpy.cumsum(self, axis=axis, **options)
 
     def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the inclusive prefix product along a feature axis."""
+        """Computes the prefix product along a feature axis, as `np.cumprod` does."""
         return numpy.cumprod(self, axis=axis, **options)
 
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
-        """Limits the value to two bounds; None is no bound."""
+        """Limits the value to two bounds, as `np.clip` does; None is no bound."""
         return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
-        """Multiplies by a parameter, as `np.dot`."""
+        """Multiplies by a parameter, as `np.dot` does."""
         return numpy.dot(self, other)
 
     def copy(self) -> "Traced":

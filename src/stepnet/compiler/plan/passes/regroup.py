@@ -30,7 +30,7 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """Returns a recurrence's body with the terms of every sum in the order in which they become known."""
+    """Reorders the terms of each sum in a body by the time at which they are known, earliest first."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()

@@ -212,7 +212,7 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """Evaluates the net of an activation's spelling on a polynomial as its argument, in normal form."""
+        """Evaluates a way to write an activation (a net of its argument) on a polynomial, in normal form."""
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
