@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Tells whether node `number` picks a result of a recurrence, whose phase has then ended."""
+    """Tells whether node `number` picks a result of a recurrence, which ends a phase."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 

@@ -166,7 +166,7 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Moves the nodes into the recurrence, and returns the net after the move."""
+        """Moves the nodes into the body of the recurrence, and returns the net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]
@@ -237,7 +237,7 @@ class Absorbed:
         return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies moved nodes into the new body, in order."""
+        """Copies moved nodes into the new body, in order, with their operands there."""
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]

@@ -41,7 +41,7 @@ class ProductChain:
 
     @property
     def nodes(self) -> set[int]:
-        """The numbers of all nodes of the chain."""
+        """The numbers of all nodes that merging the chain replaces."""
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
@@ -53,9 +53,7 @@ class ProductChain:
 
 
 def chain(net: Net) -> Net:
-    """Merges consecutive products with parameters, as in (x @ P) @ R, in a net and its bodies, where that
-    saves flops.
-    """
+    """Merges consecutive products with parameters, (x @ P) @ R, in a net and its bodies, to save flops."""
     return at_every_level(net, lambda inner, _: chained(inner))
 
 

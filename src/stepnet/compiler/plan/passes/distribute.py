@@ -101,7 +101,7 @@ class Distributed:
         return self.builder.net([self.value(result) for result in self.net.results])
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Returns the feature shape of a node of the old net."""
+        """Returns the feature shape of a node of the net that is rewritten."""
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
@@ -181,7 +181,7 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates each of these terms by their first factor. dtype: the dtype of the values."""
+        """Negates each of these terms, by negating one factor. dtype: that of the values."""
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -190,7 +190,7 @@ class Distributed:
         )
 
     def minus(self, number: int) -> int:
-        """Adds the negative of a value; returns its number."""
+        """Adds the negative of a value to the new net; returns its number."""
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:

@@ -32,12 +32,12 @@ and has at least LARGE elements."""
 
 
 def hoist(net: Net) -> Net:
-    """Moves work that needs no memory before the loops of recurrences, to do it for many steps at once."""
+    """Moves work that needs no memory out of loops, to before them, where it is done for all steps."""
     return rewritten(net, hoisted)
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with work that needs no memory before it; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -94,7 +94,9 @@ class Hoist:
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """Lists the nodes of the old body that are computed outside and read by the new body, in order."""
+        """Lists the nodes of the old body that leave it and that the new body reads, in order: its new
+        inputs.
+        """
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):

@@ -23,8 +23,8 @@ def inside(net: Net) -> Net:
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with less work in its inner recurrences; None for a node without
-    inner recurrences, which is copied.
+    """Rewrite rule: rebuilds a recurrence whose inner recurrences do less work, as it is moved before or
+    after them; None for a node without inner recurrences.
     """
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
@@ -34,8 +34,8 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with the constant arrays in its body as operands, so that engines
-    find all arrays outside; None for other nodes.
+    """Rewrite rule: rebuilds a recurrence with the constant arrays of its body as operands, so that each is a
+    parameter of the outer step; None for other nodes.
     """
     node = net.nodes[number]
     if node.operation != "recur":

@@ -15,9 +15,7 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with the same left sides, width and encoding into one node, which reads the left sides
-    once for all.
-    """
+    """Joins products with equal left sides, width and encoding into one node, to read the left sides once."""
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):

@@ -24,9 +24,7 @@ Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """Moves inner recurrences that need no outer memory out of the outer loop, so that they run for all steps
-    at once.
-    """
+    """Moves inner recurrences that need no outer memory out of the loop, to run for all steps at once."""
     return rewritten(net, partial(lifted, {}))
 
 
@@ -76,12 +74,12 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Tells whether a node's value is a static sequence: one per row, the same at every step."""
+    """Tells whether a node's value is a static sequence, such as the keys of attention: one per row."""
     return any(is_static_extent(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes in `among` that are in `roots`, or depend on a node in `roots`."""
+    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`."""
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):

@@ -25,7 +25,7 @@ def merge(net: Net) -> Net:
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges added products of a net, not of its bodies. The time at which values are known is not used."""
+    """Merges added products in a net, but not in its bodies. The argument `known` is not used."""
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []
@@ -74,8 +74,8 @@ def encoding(node: Node) -> dict[str, str]:
 
 
 def phases(net: Net) -> list[int]:
-    """Counts, for each node, the most products, reductions and scans on a path to it. Nodes with equal counts
-    can run in one phase.
+    """Counts the most products, reductions and scans on a path to each node. Nodes with equal counts can run
+    in one phase, without waiting for one another.
     """
     count: list[int] = []
     for node in net.nodes:

@@ -34,7 +34,7 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """Returns the extent that node `number` of the body has in the outer net."""
+        """Returns the extent (const, rows or per step) that a node of the body has in the outer net."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -56,7 +56,7 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """Returns the outer number of a node of the body; one value per row is expanded to all steps."""
+        """Returns a node of the body as an outer node with a value per step; a row's value is repeated."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

@@ -44,7 +44,8 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 def with_constants_outside(
     builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
 ) -> int:
-    """Rebuilds a recurrence with some constants of its body computed outside; returns its new number.
+    """Rebuilds a recurrence with some constants of its body as operands, computed outside; returns its
+    number.
 
     body: the body of the node, possibly rewritten.
     constants: the node numbers of these constants in the body.

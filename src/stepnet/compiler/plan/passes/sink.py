@@ -27,7 +27,9 @@ result, and has at least LARGE elements.
 
 
 def sink(net: Net) -> Net:
-    """Moves work that no memory needs after the loops of recurrences, to do it for many steps at once."""
+    """Moves work that no memory depends on out of the loops of recurrences, to after them. There it is done
+    for many steps at once, as by one large product.
+    """
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -45,7 +47,9 @@ def sink(net: Net) -> Net:
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
-    """Rebuilds a recurrence with work that no memory needs after it; returns new numbers of its results."""
+    """Rebuilds a recurrence without the work that can run after it, and adds this work after it. Returns the
+    new numbers of the recurrence's results.
+    """
     node = net.nodes[number]
     recur = node.recur
     body, outputs = recur.body, recur.outputs
