@@ -163,7 +163,7 @@ def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str,
 
 
 def compared(states: Mapping[str, State]) -> dict[str, Any]:
-    """Reads the states of all generators, as values that can be compared."""
+    """Reads the states of random generators, in a form that shows later whether one of them was used."""
     return {name: comparable(state()) for name, state in states.items()}
 
 

@@ -60,7 +60,7 @@ def narrowed_step(body: Net, precision: Precision | None) -> Net:
 
 
 def narrowed(net: Net) -> Net:
-    """Applies the passes up to `narrow`, which marks the products that are computed in fewer bits."""
+    """Applies the passes up to `narrow`, which marks the products that engines compute in fewer bits."""
     for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net

@@ -81,7 +81,7 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Rewrites all sums over values that are linear in the matrices, and returns the new net."""
+        """Rewrites sums over values that are linear in the matrices as sums over the matrices themselves."""
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:

@@ -64,7 +64,7 @@ class WeightsBuilder:
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds the vector that a polynomial of parameters is; returns its node. size: the vector's length."""
+        """Adds the vector of a polynomial of parameters to the net; returns its node. size: its length."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -72,7 +72,7 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds the vector that a product of parameters is; returns its node. size: the vector's length."""
+        """Adds the vector of a product of parameters to the net; returns its node. size: its length."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -80,7 +80,7 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds the vector that an atom of parameters is; returns its node. size: the vector's length."""
+        """Adds the vector of an atom of parameters to the net; returns its node. size: its length."""
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
