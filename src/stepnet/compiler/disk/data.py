@@ -38,12 +38,13 @@ class Serializer:
     """
 
     def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
+        """Prepares the fields and the constructors of the classes."""
         self.classes = {class_: place for place, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
     def packed(self, value: Any) -> bytes:
-        """Serializes a value; raises `NotDataError` for objects of other classes."""
+        """Serializes a value as bytes; raises `NotDataError` if it contains objects of other classes."""
         writer = ValueWriter(self)
         text = json.dumps(
             {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
@@ -51,7 +52,7 @@ class Serializer:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes) -> Any:
-        """Restores the value from its bytes."""
+        """Restores a value from the bytes that `packed` made."""
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
         reader = ValueReader(self, memoryview(data)[end:])
@@ -73,7 +74,7 @@ class ValueWriter:
         self.size = 0
 
     def written(self, value: Any) -> Any:
-        """Converts a value to JSON; adds its objects to the rows, and its arrays to the blobs."""
+        """Converts a value for JSON; adds its objects to the rows, and its arrays and bytes to the blobs."""
         kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
@@ -94,7 +95,7 @@ class ValueWriter:
         raise NotDataError(f"{kind.__qualname__} is not written as data")
 
     def row(self, value: Any) -> int:
-        """Returns the index of an object's row, which is added if it is new."""
+        """Returns the index of an object in the table of objects, to which it is added if it is new."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
         place = self.form.classes[type(value)]
@@ -106,7 +107,7 @@ class ValueWriter:
         return number
 
     def blob(self, data: bytes) -> list[int]:
-        """Adds bytes to the blobs; returns their offset and their number."""
+        """Adds bytes to those that are stored after the JSON; returns their offset and their number."""
         self.blobs.append(data)
         self.size += len(data)
         return [self.size - len(data), len(data)]
@@ -126,7 +127,7 @@ class ValueReader:
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
-        """Converts a JSON value back to the value."""
+        """Restores a value from its form in JSON, which `ValueWriter.written` made."""
         kind = cast("type[Any]", type(value))
         if kind is list:
             return tuple([self.read(item) for item in value])
@@ -147,5 +148,5 @@ class ValueReader:
         return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
 
     def blob(self, start: int, count: int) -> bytes:
-        """Returns `count` bytes of the blobs from an offset on."""
+        """Returns `count` of the bytes that are stored after the JSON, from the offset `start` on."""
         return bytes(self.blobs[start : start + count])

@@ -18,7 +18,7 @@ HITS_AT, SUM_AT, BEGIN = 8, 16, 48
 
 
 def checksum(name: str, payload: bytes) -> bytes:
-    """Computes the checksum, 32 bytes, of a payload and the name of its file."""
+    """Computes the checksum (32 bytes) of a cache file from its name and payload, to detect changed files."""
     hasher = hashlib.blake2b(MAGIC, digest_size=BEGIN - SUM_AT)
     hasher.update(len(name).to_bytes(8, "little") + name.encode())
     hasher.update(payload)
@@ -26,7 +26,7 @@ def checksum(name: str, payload: bytes) -> bytes:
 
 
 def file_contents(name: str, payload: bytes) -> bytes:
-    """Makes the contents of the file of a payload.
+    """Makes the contents of a cache file that has this name and payload.
 
     >>> read("some.code", file_contents("some.code", b"bytes"))
     b'bytes'
@@ -36,7 +36,7 @@ def file_contents(name: str, payload: bytes) -> bytes:
 
 
 def read(name: str, data: bytes) -> bytes | None:
-    """Returns the payload of a file; None if the file was changed or renamed."""
+    """Returns the payload in the contents of a cache file; None if the file was changed or renamed."""
     payload = data[BEGIN:]
     if data[:HITS_AT] != MAGIC or data[SUM_AT:BEGIN] != checksum(name, payload):
         return None
@@ -44,5 +44,5 @@ def read(name: str, data: bytes) -> bytes | None:
 
 
 def hits(data: bytes) -> int:
-    """Returns the number of reads of a file; 0 if it is too short to have one."""
+    """Returns the number of reads that a cache file has counted; 0 if it is too short to have one."""
     return HITS.unpack_from(data, HITS_AT)[0] if len(data) >= BEGIN else 0

@@ -21,7 +21,7 @@ class NotUsableError(Exception):
 
 @contextmanager
 def open_folder(path: Path, make: bool) -> Generator[int]:
-    """Context with the file descriptor of the folder. make: whether to make a missing folder.
+    """Context with the file descriptor of the cache's folder. make: whether to make a missing folder.
 
     Raises `NotUsableError` if the folder is missing or not private.
     """
@@ -45,7 +45,7 @@ def open_folder(path: Path, make: bool) -> Generator[int]:
 
 
 def not_private(status: os.stat_result) -> str | None:
-    """Returns why a folder or file is not private to the user, or None."""
+    """Returns the reason why a folder or file is not private to the user; None if it is."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & OTHERS:

@@ -32,12 +32,12 @@ class CacheEntry:
 
     @property
     def kind(self) -> str:
-        """The kind of value: the ending of the file name."""
+        """The kind of value in the file, which is the ending of its name."""
         return self.name.rpartition(".")[2]
 
 
 def why_not(chosen: Settings) -> str | None:
-    """Tests if values can be stored, by writing a file; returns the reason if not, else None."""
+    """Tests whether values can be stored, by writing a file; returns the reason if they cannot, else None."""
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
@@ -54,7 +54,7 @@ def why_not(chosen: Settings) -> str | None:
 
 
 def entries(chosen: Settings) -> list[CacheEntry]:
-    """Lists all entries, the most recently used first; none if there is no private folder."""
+    """Lists all entries of the cache, the most recently used first; none if there is no private folder."""
     listed = list[CacheEntry]()
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
@@ -65,7 +65,7 @@ def entries(chosen: Settings) -> list[CacheEntry]:
 
 
 def foreign_names(chosen: Settings) -> list[str]:
-    """Lists names of entries that are links, folders or the like. Nothing removes these."""
+    """Lists the names of entries of the cache that are links, folders or the like. Nothing removes these."""
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
             return foreign(folder)
@@ -73,7 +73,7 @@ def foreign_names(chosen: Settings) -> list[str]:
 
 
 def hits_of(folder: int, name: str) -> int:
-    """Reads the number of reads of an entry; 0 if the file cannot be read."""
+    """Returns how often an entry of the cache was read; 0 if its file cannot be read."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
@@ -84,8 +84,8 @@ def hits_of(folder: int, name: str) -> int:
 
 
 def clear(chosen: Settings) -> int:
-    """Removes all entries except those in `foreign_names`; returns their number. Raises `FileError`
-    without permission.
+    """Removes all entries of the cache but links, folders and the like; returns their number. Raises
+    `FileError` if files cannot be removed.
     """
     if chosen.folder is None:
         return 0

@@ -34,7 +34,8 @@ class Settings:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> "Settings":
-        """Reads the settings from environment variables.
+        """Reads the settings of the disk cache from environment variables. Wrong values turn the cache off,
+        with a reason.
 
         >>> Settings.of({"STEPNET_CACHE": "0"}).reason
         'STEPNET_CACHE is 0'
@@ -80,5 +81,5 @@ def usual_folder(variables: Mapping[str, str]) -> Path:
 
 
 def settings() -> Settings:
-    """Reads the settings from the current environment of this process."""
+    """Reads the settings of the disk cache from the environment variables of this process."""
     return Settings.of(os.environ)

@@ -21,7 +21,7 @@ MODULES = (".py", ".pyc")
 
 
 def sources(*folders: str) -> str:
-    """Returns a digest of the modules in these folders of the package, and of its version.
+    """Returns a digest of the modules in these folders of the package and of its version, for cache keys.
 
     Raises `NotUsableError` if the files cannot be listed, as in a zip file.
     """
@@ -30,7 +30,9 @@ def sources(*folders: str) -> str:
 
 @cache
 def folder_digest(folder: str) -> str:
-    """Returns a digest of the modules in one folder."""
+    """Returns a digest of the modules in one folder of the package, at any depth; cached. Raises
+    `NotUsableError` if there are none.
+    """
     with listing(PACKAGE / folder):
         facts = sorted(facts_of(PACKAGE / folder))
     if not facts:
@@ -40,7 +42,7 @@ def folder_digest(folder: str) -> str:
 
 @contextmanager
 def listing(folder: Path) -> Generator[None]:
-    """Context that turns errors into a `NotUsableError` saying that a folder cannot be listed."""
+    """Context that raises `NotUsableError` in place of an `OSError` that occurs when a folder is listed."""
     try:
         yield
     except OSError as error:
@@ -48,7 +50,7 @@ def listing(folder: Path) -> Generator[None]:
 
 
 def facts_of(folder: Path) -> list[tuple[str, int, int]]:
-    """Lists the path, size and time of each module in a folder, at any depth."""
+    """Lists path, size and modification time of each module in a folder, at any depth."""
     facts = list[tuple[str, int, int]]()
     with os.scandir(folder) as files:
         for file in files:

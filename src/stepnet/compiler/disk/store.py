@@ -45,13 +45,16 @@ failed writes.
 
 
 def is_used() -> bool:
-    """Tells if the settings turn the cache on."""
+    """Tells whether the settings turn the cache on disk on."""
     chosen = settings()
     return chosen.reason is None and chosen.folder is not None
 
 
 def get(kind: str, key: str) -> bytes | None:
-    """Returns the payload stored under a key of 32 hexadecimal digits; None if there is none."""
+    """Reads the payload stored under a key of 32 hexadecimal digits; None if there is no valid one.
+
+    kind: the ending of the file's name, such as "schedule".
+    """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return None
@@ -63,7 +66,11 @@ def get(kind: str, key: str) -> bytes | None:
 
 
 def read(folder: int, name: str, chosen: Settings) -> bytes | None:
-    """Returns the payload of a file and counts the read in it; None if it is missing or invalid."""
+    """Reads the payload of a cache file in an open folder, and counts the read in the file; None if the file
+    is missing or invalid.
+
+    chosen: the settings, with the largest size of a file.
+    """
     try:
         descriptor = open_entry(folder, name)
     except FileNotFoundError:
@@ -86,7 +93,9 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
 
 
 def open_entry(folder: int, name: str) -> int:
-    """Opens a file for reading and, if permitted, writing; links are not followed. Returns its descriptor."""
+    """Opens a file of the cache for reading and, if permitted, for writing; returns its descriptor. Links are
+    not followed, as other users could have made them.
+    """
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(name, os.O_RDWR | flags, dir_fd=folder)
@@ -106,7 +115,7 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def put(kind: str, key: str, payload: bytes) -> None:
-    """Stores a payload under a key, if possible."""
+    """Stores a payload in the disk cache, if possible. kind: the ending of its file's name, as "schedule"."""
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
@@ -125,7 +134,9 @@ def put(kind: str, key: str, payload: bytes) -> None:
 
 
 def write(folder: int, name: str, data: bytes) -> None:
-    """Writes a file atomically; raises `OSError`."""
+    """Writes a file of the cache: under another name first, then renamed, so that readers see all of it or
+    nothing. Raises `OSError`.
+    """
     unfinished = f"{name}.new-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
@@ -143,23 +154,28 @@ def write(folder: int, name: str, data: bytes) -> None:
         raise
 
 
-def make_room(folder: int, written: int, most: int) -> None:
-    """Evicts, if this process has written its share since it last did. written: the bytes of a new entry."""
+def make_room(folder: int, written: int, max_bytes: int) -> None:
+    """Counts the bytes that this process writes to a folder, and evicts old entries when it has used its
+    share of the free room.
+
+    written: the bytes of the new entry. max_bytes: the size limit of the folder.
+    """
     status = os.fstat(folder)
-    place = status.st_dev, status.st_ino, most
+    place = status.st_dev, status.st_ino, max_bytes
     SHARES[place] = SHARES.get(place, 0) - written
     if SHARES[place] < 0:
-        SHARES[place] = int((most - evict(folder, most)) * SHARE)
+        SHARES[place] = int((max_bytes - evict(folder, max_bytes)) * SHARE)
 
 
-def evict(folder: int, most: int) -> int:
-    """Removes leftovers of killed processes, and, above `most` bytes, the least recently used entries.
+def evict(folder: int, max_bytes: int) -> int:
+    """Removes unfinished files of killed processes from a folder, and, above `max_bytes` bytes, the least
+    recently used entries.
 
     Returns the bytes that are left.
     """
     files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
     total = sum(status.st_size for _, status in files)
-    goal = most * ROOM if total > most else total
+    goal = max_bytes * ROOM if total > max_bytes else total
     now = time.time()
     for name, status in files:
         stale = UNFINISHED.fullmatch(name) is not None and now - status.st_mtime > STALE
@@ -170,7 +186,7 @@ def evict(folder: int, most: int) -> int:
 
 
 def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the names and status of the cache's files, including unfinished ones."""
+    """Yields the name and status of each file of the cache in a folder, unfinished files included."""
     return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
 
 
@@ -180,7 +196,7 @@ def foreign(folder: int) -> list[str]:
 
 
 def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the names and status of everything that has the name of a file of the cache."""
+    """Yields the name and status of everything in a folder that has the name of a file of the cache."""
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it
@@ -188,6 +204,6 @@ def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def remove(folder: int, name: str) -> None:
-    """Removes a file, if another process has not removed it already."""
+    """Removes a file from a folder of the cache, if another process has not removed it already."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)

@@ -23,9 +23,10 @@ PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """Makes a row of the table of adjoints from a function that does not need the node."""
+    """Makes a row of the table of adjoints from a function of the cotangent, the result and the operands."""
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
+        """Returns the cotangents of the operands, from the values without the node, as a tuple."""
         cotangents = adjoint(*values)
         return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 

@@ -1,13 +1,13 @@
-"""Recurrences that are trained in blocks of steps: which are, and of how many.
+"""The choice of the recurrences that are trained in blocks of steps, and of the size of these blocks.
 
     recur(x; S' = a * S + k * v)     ->     recur(4 steps of x; S' = a4 * S + k1 * v1 + ... + k4 * v4)
 
-A gradient keeps the memory ahead of each step, a matrix, and reads it again. For blocks of steps that are one
-step (`together.py`) it keeps one for each block; and as no step has a matrix of its own then
-(`distribute.py`), the steps of a block share the passes over it.
+The forward pass saves the memory before each step, a matrix, and the backward pass reads it. If a block of
+steps becomes one step (`block_steps.py`), one matrix is saved for each block. The matrices between the steps
+of a block are not computed (`distribute.py`), so these steps share the passes over one matrix.
 
-A matrix fits if it is linear in the one before it, and if all else reads it in sums. A body may have other
-memories besides, which are computed step by step inside a block.
+A memory fits if it is linear in the memory before the step, and if all other nodes read it only in sums. A
+body may have further memories, which are computed step by step inside a block.
 """
 
 from collections.abc import Sequence
@@ -56,9 +56,7 @@ class BlockChoice:
 
 
 def block_choices(net: Net) -> dict[int, BlockChoice]:
-    """Chooses for each recurrence of a net how many of its steps are trained at a time; by numbers of
-    nodes.
-    """
+    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one."""
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
         return {
@@ -73,9 +71,7 @@ def block_choices(net: Net) -> dict[int, BlockChoice]:
 
 
 def block_choice(recur: Recur) -> BlockChoice:
-    """Chooses how many steps of a recurrence are trained at a time: the cheapest number, if blocks pay at
-    all.
-    """
+    """Chooses how many steps of a recurrence are trained as one: 1 unless a larger number is cheaper."""
     fitting = matrices(recur)
     if isinstance(fitting, str):
         return BlockChoice(1, recur, fitting)
@@ -90,7 +86,7 @@ def block_choice(recur: Recur) -> BlockChoice:
 
 
 def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
-    """Makes the recurrence each step of which is `count` steps.
+    """Makes the recurrence of which one step does `count` steps of this one.
 
     fitting: the memories whose matrices are distributed, as `matrices` returns them.
     """
@@ -100,13 +96,11 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
     return replace(made, body=body)
 
 
-# ---- which -------------------------------------------------------------------------------------------------
+# ---- the memories that fit ---------------------------------------------------------------------------------
 
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
-    """Returns the memories that are matrices and can be trained in blocks; a reason, as text, if there are
-    none.
-    """
+    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none."""
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
@@ -123,12 +117,12 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
 
 
 def is_matrix(node: Node) -> bool:
-    """Tells whether a value is floating-point and has at least two axes larger than one."""
+    """Tells whether a node's value is a floating-point matrix: at least two axes are larger than one."""
     return node.type.is_float and sum(size > 1 for size in node.type.shape) > 1
 
 
 def unfit(recur: Recur, memory: int) -> str | None:
-    """Returns the reason why a memory cannot be trained in blocks; None if it can."""
+    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can."""
     body, users = recur.body, recur.body.users()
     name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)
     after = recur.following[recur.memories.index(memory)]
@@ -149,11 +143,11 @@ def unfit(recur: Recur, memory: int) -> str | None:
 
 
 def where(node: Node) -> str:
-    """Names the user's line of a node for a message; empty if it is not known."""
+    """Returns the user's line of a node, to be added to a message; empty if it is not known."""
     return f", at {node.source}" if node.source else ""
 
 
-# ---- how many ----------------------------------------------------------------------------------------------
+# ---- the size of blocks ------------------------------------------------------------------------------------
 
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:

@@ -13,14 +13,13 @@ from stepnet.compiler.plan.passes.when import is_constant
 
 
 def constants_outside(net: Net) -> Net:
-    """Moves constants that bodies compute out of the bodies, and returns the net."""
+    """Moves constants that bodies compute out of the bodies, because adjoints need constants as inputs."""
     return rewritten(net, moved)
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Moves the constants that a recurrence's body computes out of it; returns the new node's number.
-
-    Returns None for nodes that are no recurrence. operands: the node's operands in the new net.
+    """Rewrite rule: rebuilds a recurrence with the constants that its body computes as operands; returns the
+    new number, None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":

@@ -37,7 +37,7 @@ class Total:
 
     @property
     def made(self) -> Value:
-        """Builds the sum, in a net that may compute totals."""
+        """The value of the sum over all rows, built in a net that may compute totals, unlike a body."""
         first, *rest = self.operands
         if self.operation == "sum":
             return first.reduced(CONST)
@@ -48,7 +48,7 @@ class Total:
 
     @property
     def terms(self) -> Value:
-        """The terms of the sum: one for each entry of its operands."""
+        """The terms of the sum, as a value with one term for each entry (row or step) of its operands."""
         if self.operation == "sum":
             return self.operands[0]
         left, right = self.operands
@@ -64,7 +64,9 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Sums the outer products of each entry's vectors: [..., k] and [..., n] give [k, n]."""
+    """Multiplies vectors [..., k] and [..., n] of each row to outer products, and sums these over the leading
+    axes: gives [k, n].
+    """
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -72,8 +74,9 @@ def outer(left: Value, right: Value) -> Value:
 
 
 def one_hot(index: Value, rows: int, like: Value) -> Value:
-    """Makes vectors of `rows` numbers that are 1 at the index and 0 elsewhere; negative indices count from
-    the end.
+    """Makes vectors of `rows` numbers that are 1 at the index, which may be negative, and 0 elsewhere.
+
+    like: a value with the dtype of the result.
     """
     counted = index.apply("remainder", rows)
     numbers = index.constant(np.arange(rows))
@@ -84,17 +87,23 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Adjoint of matmul: d @ right.T, and the sum of the outer products of left and d."""
+    """Returns the cotangents of a matmul's operands: d @ right.T, and for the matrix a sum of outer products.
+
+    d: the cotangent of the result.
+    """
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
 
 def of_matrix(left: Value, d: Value) -> Value | Total:
-    """Returns the cotangent of a matrix that `left` was multiplied with; d: the cotangent of the product."""
+    """Returns the cotangent of the matrix in left @ matrix, where d is the cotangent of the product.
+
+    It is a sum over all rows and steps, which is not built yet, unless `left` is a constant.
+    """
     if left.type.extent != CONST:
         return Total("contract", (left, d))
 
     def flat(value: Value) -> Value:
-        """Flattens all feature axes but the last one."""
+        """Flattens all feature axes of a value but the last one."""
         width = value.type.shape[-1]
         return value.reshape(value.type.size // max(1, width), width)
 
@@ -102,17 +111,19 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Adjoint of gather: each row of the table gets the sum of the cotangents of its reads."""
+    """Returns the cotangent of a gather's table: for each row, the sum of d (the result's cotangent) where
+    the row was read.
+    """
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Adjoint of scatter: each value gets the row of the cotangent that it was added to."""
+    """Returns the cotangent of a scatter's values: the rows of the result's cotangent d at the indices."""
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Adjoint of contract: each side gets the product of the other side with the cotangent, a matrix."""
+    """Returns the cotangents of a contract's operands: the other operand times the result's cotangent d."""
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 
@@ -120,8 +131,8 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of expand: the sum over the steps to which the value was expanded, or the cotangent of one
-    step.
+    """Returns the cotangent of an expand's operand: the result's cotangent d summed over the steps to which
+    the value was expanded, or d at the single step that `how` names.
     """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
@@ -130,8 +141,8 @@ def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of reduce: the cotangent at the steps that were reduced: at all, at the maxima, or at a single
-    one.
+    """Returns the cotangent of a reduce's operand from the cotangent d of its result: d at all steps for a
+    sum, divided for a mean, at the maxima for a max, and at one step for "first" and "last".
     """
     how: str = node.attributes["how"]
     if how in ("first", "last"):
@@ -146,5 +157,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """Counts the steps of each sequence, at least 1, to divide by. ones: 1 at each step."""
+    """Counts the steps of each sequence, at least 1, as a divisor. ones: a value that is 1 at each step."""
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -10,11 +10,11 @@ from stepnet.compiler.net.ir import Node
 Array = np.ndarray
 Cotangents = tuple[Value | None, ...]
 
-# ---- views: a number goes back where it came from ----------------------------------------------------------
+# ---- views -------------------------------------------------------------------------------------------------
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of slice: the cotangent at the sliced features, and zeros elsewhere."""
+    """Returns the cotangent of a slice's operand: the result's cotangent d at the sliced features, else 0."""
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -22,15 +22,17 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of take: each feature gets the sum of the cotangents of its copies."""
+    """Returns the cotangent of a take's operand: for each feature, the sum of the result's cotangent d over
+    its copies.
+    """
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
     return (put_back(d, axis, [index % size for index in node.attributes["indices"]], size),)
 
 
 def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
-    """Makes a value along an axis of `size`, with the entries of d at the indices `read`, and zeros
-    elsewhere.
+    """Makes a value that has the entries of d at the indices `read` along an axis of this size, and zeros
+    elsewhere. It undoes a slice or a take.
 
     axis: counted from the end. An index that was read several times has the sum.
     """
@@ -39,7 +41,7 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     shape = list(d.type.shape)
 
     def zeros(count: int) -> list[Value]:
-        """Makes `count` zeros along the axis, as a list of at most one value."""
+        """Makes `count` zeros along the axis, as a list with one value, or none for a count of 0."""
         shape[axis] = count
         return [d.zeros(*shape)] if count else []
 
@@ -58,23 +60,23 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
 
 
 def reshape(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of reshape: the cotangent in the shape of the operand."""
+    """Returns the cotangent of a reshape's operand: the result's cotangent d in the shape of the operand."""
     return (d.reshape(*x.type.shape),)
 
 
 def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of transpose: the axes back in their order."""
+    """Returns the cotangent of a transpose's operand: the result's cotangent d, transposed back."""
     order = tuple(np.argsort(node.attributes["order"]).tolist())
     return (d.apply("transpose", order=order),)
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of broadcast: the cotangent, which the sweep sums over the broadcast axes for any operation."""
+    """Returns the cotangent of a broadcast's operand: that of the result, which the caller sums over axes."""
     return (d,)
 
 
 def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
-    """Adjoint of concatenate: each part gets the cotangent of its features."""
+    """Returns the cotangents of a concatenation's operands: the slices of the result's cotangent d."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -89,19 +91,20 @@ def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """Broadcasts a reduced value back along the reduced axes, to the shape of `like`."""
+    """Repeats a reduced value along the reduced axes, to the shape of the value `like`."""
     over = {axis % like.rank for axis in axes}
     kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*kept).broadcast(*like.type.shape)
 
 
 def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of sum: each term gets the cotangent of the sum."""
+    """Returns the cotangent of a sum's operand: for each term, the cotangent d of the sum."""
     return (spread(d, node.attributes["axes"], x),)
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of max and min: the cotangent goes to the maximum (or minimum), divided among equal ones.
+    """Returns the cotangent of a max's or min's operand: the result's cotangent d, divided among the extreme
+    elements.
 
     The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
     need equal the y of the forward pass.
@@ -117,29 +120,29 @@ def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def turned(value: Value, axis: int) -> Value:
-    """Reverses the features along one axis."""
+    """Reverses the order of the features along one axis, to make a prefix scan a suffix scan."""
     return value.slice(axis, value.type.shape[axis] - 1, -1, -1)
 
 
 def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of cumsum: the inclusive suffix sum of the cotangent."""
+    """Returns the cotangent of a cumsum's operand: the suffix sum of the result's cotangent d."""
     axis: int = node.attributes["axis"]
     return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
 
 
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Adjoint of cumprod: for each number j the sum over i >= j of d_i times the product of all others up to
-    i.
+    """Returns the cotangent of a cumprod's operand: for element j, the sum over i >= j of d_i times the
+    product of the other elements up to i.
 
-    There is no division by the number itself, so the result is right where it is 0: the products between j
-    and i are scans of a matrix whose row j has ones up to j.
+    There is no division by the element, so the result is right where it is 0: the products between j and i
+    are scans of a matrix whose row j has ones up to j.
     """
     axis: int = node.attributes["axis"] % x.rank
     last, order = x.rank - 1, list(range(x.rank))
     order[axis], order[last] = order[last], order[axis]
 
     def moved(value: Value) -> Value:
-        """Moves the axis of the scan to the end, or back."""
+        """Exchanges the axis along which the products run and the last axis."""
         return value if axis == last else value.apply("transpose", order=tuple(order))
 
     d, x, y = moved(d), moved(x), moved(y)

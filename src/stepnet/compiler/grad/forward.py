@@ -22,7 +22,9 @@ class Forward:
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
-        """Copies all nodes of the net that are not copied yet, and returns itself."""
+        """Copies all nodes of a net that are not copied yet, with their values, into the gradient net;
+        returns itself. builder: the builder of the gradient net.
+        """
         for number, node in enumerate(net.nodes):
             if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):
                 continue
@@ -33,8 +35,8 @@ class Forward:
         return self
 
     def recur(self, builder: Builder, net: Net, number: int) -> None:
-        """Copies a recurrence, with further outputs for the values that it saves, and the results that the
-        net reads.
+        """Copies a recurrence and its `result` nodes into the gradient net. The copy has further outputs for
+        the values that its adjoint may read.
         """
         recur = net.nodes[number].recur
         saved = saved_values(recur)

@@ -28,19 +28,15 @@ from stepnet.errors import RefusedError
 
 
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
-    """Makes the net that computes a net's results, and the cotangents of its inputs from those of its
-    results.
+    """Makes the gradient net: it computes a net's results, and its inputs' cotangents from the results'.
 
     Its inputs are the inputs of the net, then one for each floating-point result: the cotangent of the
-    result. wanted: positions of the inputs whose cotangents follow the net's results; by default all
-    floating-point ones.
+    result. Its results are those of the net, then the cotangents of the wanted inputs.
 
-    Its inputs are those of the net, and then one for each floating-point result: the cotangent of that.
-    wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
-    default.
+    wanted: positions of the inputs whose cotangents are computed; by default all floating-point ones.
 
-    The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of a function without rounding, at
-    the values that rounding gave, and each of its products and contracts rounds both sides. The cotangents of
+    The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of the function without rounding,
+    at the rounded values, and each of its products and contracts rounds both sides. The cotangents of
     parameters are float32.
 
     >>> from stepnet.compiler.net.types import CONST, STEPS, Type
@@ -69,9 +65,12 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
 
 
 def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
-    """Makes the net of results and cotangents that `vjp` returns, without its checks."""
-    # Consecutive products are merged here. Otherwise a half which does not save the product in between would
-    # merge them later, and round differently from a half which saves it.
+    """Makes the net of results and cotangents that `vjp` documents, without its checks.
+
+    wanted: positions of the inputs whose cotangents are results; None for all floating-point inputs.
+    """
+    # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
+    # merge them later, and round differently from a half that saves it.
     for rewrite in (prune, fold, part, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]

@@ -29,10 +29,9 @@ class Halves:
 
 
 def halves(net: Net, inputs: int, results: int) -> Halves:
-    """Splits a gradient net into a forward and a backward half.
+    """Splits a gradient net into a half that runs before the cotangents are known, and a half that runs then.
 
-    inputs, results: the numbers of inputs and results of the original net, which come first in the gradient
-    net.
+    inputs, results: how many inputs and results the original net has; they come first in the gradient net.
     """
     cotangents = net.inputs[inputs:]
     late = set(cotangents)
@@ -42,9 +41,7 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     once = known_once(net)
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves compute a value, instead of saving it: constants and their
-        repetitions.
-        """
+        """Tells whether both halves compute a value instead of saving it: constants and their expansions."""
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
         return node.operation == "input" or repeats or (is_constant(node) and number in once)

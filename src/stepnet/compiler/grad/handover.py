@@ -30,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Changes what recurrences save for later ones, so that they save the fewest bytes."""
+    """Changes the values that recurrences of a net save for later ones, such that they take fewest bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
@@ -62,9 +62,7 @@ def handed_over(net: Net) -> Net:
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
-    """Yields the pairs of recurrences for which a change of the saved values pays, as (earlier, later,
-    change).
-    """
+    """Yields the pairs of recurrences whose saved values can be fewer bytes, as (earlier, later, change)."""
     for number, node in enumerate(net.nodes):
         if node.operation != "recur":
             continue
@@ -79,7 +77,7 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """Returns the nodes of a recurrence's body to save in place of the current ones; empty if no change pays.
+    """Returns the nodes of a recurrence's body to save instead of the current ones; empty if no change pays.
 
     saved: for inputs of the body, the outputs of the earlier recurrence that they read.
     """
@@ -104,7 +102,10 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
 
 
 def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
-    """Adds outputs for the moved nodes to the earlier recurrence."""
+    """Adds outputs to a recurrence for nodes that it now computes and saves for a later recurrence.
+
+    later: the body of the later recurrence, from which these nodes are copied.
+    """
     builder = Builder()
     place = [0] * len(recur.body.nodes)
     for number, node in enumerate(recur.body.nodes):
@@ -125,9 +126,10 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
 def receiving(
     recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
 ) -> tuple[Recur, list[int]]:
-    """Replaces the moved nodes of the later recurrence by input sequences; returns it and its operands.
+    """Replaces nodes of a recurrence's body by input sequences, as an earlier recurrence now computes and
+    saves them. Returns the changed recurrence and its operands.
 
-    values: the sequences that the earlier recurrence saves for the moved nodes.
+    moved: the replaced nodes. values: the sequences of their values.
     """
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     outside = {
@@ -149,7 +151,7 @@ def receiving(
 
 
 def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
-    """Returns the nodes that the results of a body depend on if the moved nodes are inputs."""
+    """Returns the nodes that the results of a body still need if the nodes `moved` become inputs."""
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:

@@ -32,8 +32,7 @@ class Alone:
 
 
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
-    """Cuts a net into sections, in the order they run, such that each chosen recurrence is a section of its
-    own.
+    """Cuts a net into sections, in the order they run, with each chosen recurrence as a section of its own.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import ROWS, Type
@@ -68,7 +67,9 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """Computes the depths of a net's nodes."""
+        """Prepares to cut a net around the chosen recurrences, given by number: finds how many of them each
+        node needs.
+        """
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
             own = max((depth[operand] for operand in node.inputs), default=0)
@@ -76,11 +77,13 @@ class Cutting:
         return cls(net, order, tuple(depth), frozenset(known_once(net)))
 
     def backward(self) -> Iterator[Section | Alone]:
-        """Yields the sections from the last to the first, each with the results that later ones read."""
+        """Yields the sections (parts of the net) from the last to the first, each with the results that later
+        sections read.
+        """
         wanted: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
-            """Notes that a section's values have to be results of earlier sections."""
+            """Notes values as results of earlier sections, because a later section or the net reads them."""
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
                     wanted[self.depth[number]][number] = None
@@ -97,24 +100,24 @@ class Cutting:
                 yield made
 
     def is_of_chosen(self, number: int) -> bool:
-        """Tells whether a node is a result of a chosen recurrence."""
+        """Tells whether a node picks a result of a chosen recurrence, which is a section of its own."""
         node = self.net.nodes[number]
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Tells whether each section computes a value itself: constants, and expansions of constants."""
+        """Tells whether each section computes a value itself: constants, and expansions of them to rows."""
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
 
     def is_zeros(self, number: int) -> bool:
-        """Tells whether a value is zeros for each row."""
+        """Tells whether a value is zeros, one for each row."""
         node = self.net.nodes[number]
         filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
     def alone(self, number: int) -> Alone:
-        """Makes the section of a chosen recurrence."""
+        """Makes the section that consists of the chosen recurrence with this number."""
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
         operands, begins = list[int](), list[int | None]()
@@ -159,7 +162,7 @@ class Between:
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, wanted: tuple[int, ...]) -> Section:
-        """Makes the section with these values as results."""
+        """Makes the section (a part of the net between chosen recurrences) whose results are these nodes."""
         for number in sorted(self.needed(wanted)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
@@ -170,7 +173,9 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Tells whether a value comes from outside the net, or from an earlier section."""
+        """Tells whether the section takes a value as an input, from outside the net or from an earlier
+        section.
+        """
         cutting = self.cutting
         if cutting.is_made_again(number):
             return False
@@ -178,7 +183,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes of the section, and the values that it reads."""
+        """Returns the nodes that this section computes for its results, and the values that it reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()

@@ -41,11 +41,11 @@ TWO_OPERANDS: dict[str, Callable[[Value, Value, Value, Value], tuple[Value, Valu
 
 
 def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
-    """Adjoint of maximum and minimum: the cotangent goes to the operand that was selected, half to each of
-    two equal ones.
+    """Returns the cotangents of a maximum's or minimum's operands: d for the selected one, half each for
+    ties.
 
-    If one operand is a constant, it wins ties, so that relu has derivative 0 at 0. wins: the comparison by
-    which an operand is selected.
+    d: the cotangent of the result. wins: the comparison by which an operand is selected, "greater" or "less".
+    If one operand is a constant, it wins ties, so that relu has derivative 0 at 0.
     """
     mine, its = a.apply(wins, b), b.apply(wins, a)
     literal = [value.builder.nodes[value.number].operation == "constant" for value in (a, b)]
@@ -56,12 +56,14 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """Adjoint of where: the cotangents go to the selected operand."""
+    """Returns the cotangents of a where's operands: the result's cotangent d where selected, 0 elsewhere."""
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Adjoint of power: d p a**(p - 1); None for p = 0, so that it is also right where a is 0."""
+    """Returns the cotangent of a power's operand, d p a**(p - 1) with the result's cotangent d; None for p =
+    0, as the formula fails where a is 0.
+    """
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
         return (None,)
@@ -69,5 +71,5 @@ def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
 
 
 def cast(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Adjoint of cast: the cotangent in the operand's dtype; None for integers."""
+    """Returns the cotangent of a cast's operand: that of the result in another dtype; None for integers."""
     return (d.cast(a.type.dtype) if a.type.is_float else None,)

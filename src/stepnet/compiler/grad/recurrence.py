@@ -2,10 +2,10 @@
 
     forward    y, h' = step(x, h, s, W)        backward    dx, dh, ds = step'(x, h, s, W, dy, dh', ds')
 
-sequences   what the transposed step reads of the inputs, and of what the forward recurrence saved: the memory
-            ahead of each step; the cotangents of its outputs
-memories    the cotangent of the memory, begun with that of the last one; for each static the sum so far
-outputs     the cotangents of the inputs; the operands of the sums that parameters are given, made outside
+sequences   the inputs and saved values that the transposed step reads, such as the memory before each step;
+            the cotangents of the outputs
+memories    the cotangent of the memory, beginning with that of the last one; for each static the sum so far
+outputs     the cotangents of the inputs; the operands of the sums for parameters, which are computed outside
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,8 +22,9 @@ from stepnet.compiler.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:
-    """Differentiates one recurrence of a net: adds the adjoint recurrence, and the cotangents of its
-    operands.
+    """Adds the adjoint of one recurrence to the gradient net, and its results to the operands' cotangents.
+
+    sweep: the reverse sweep over the net. number: the recurrence.
     """
     cotangents = sweep.of_results(number)
     if cotangents:
@@ -48,14 +49,17 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
+        """Reads the recurrence to be differentiated from the net: its body, result types, operands by body
+        input, and the extent of its steps.
+        """
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
         self.deep = recur_extent([self.sweep.net.type_of(node.inputs[0])], node.attributes)
 
     def run(self) -> None:
-        """Builds the adjoint recurrence, and adds the cotangents that it computes to those of the
-        operands.
+        """Builds the adjoint recurrence, which runs backwards, and adds its results to the cotangents of the
+        operands of the original.
         """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
@@ -85,8 +89,10 @@ class Transposed:
         self.give(inner, [*carried, *sums], after)
 
     def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
-        """Adds the results of the adjoint recurrence to the cotangents of the outer net.
+        """Adds the adjoint recurrence to the outer net, and its results to the cotangents of the operands of
+        the original recurrence.
 
+        inner: the reverse sweep over the body.
         remembered: the nodes of the original body whose cotangents are the adjoint's memories.
         after: these cotangents after a step.
         """
@@ -104,8 +110,8 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding of both sides of a contract, that of the recurrence's products; None for
-        none.
+        """Returns the encoding in which both sides of the contract `total` are multiplied: that of the
+        products of a recurrence with a low precision; else None.
         """
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
@@ -113,10 +119,10 @@ class Transposed:
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Adds the adjoint recurrence to the outer net; returns the values of its body at every step, by
-        node.
+        """Adds the adjoint recurrence to the outer net. Returns, for some nodes of its body, the outer values
+        that have theirs at every step.
 
-        handed: values of the body that the outer net reads.
+        handed: the values of the body that the outer net reads.
         after: the memories after a step.
         """
         around = self.sweep.builder
@@ -146,7 +152,9 @@ class Transposed:
         }
 
     def known(self, number: int) -> Value | None:
-        """Returns a value of the body as a value of the outer net, if it came in as an input; else None."""
+        """Returns, for a node of the adjoint's body that is an input, the value of the outer net that it
+        reads; None for others.
+        """
         around = self.sweep.builder
         if number in self.sequences:
             return Value(around, self.sequences[number])
@@ -157,8 +165,8 @@ class Transposed:
     # ---- the inputs of the body
 
     def forward(self) -> Forward:
-        """Adds the original step's values to the adjoint's body: as inputs if they were saved, else computed
-        again.
+        """Makes the values of the original step available in the adjoint's body. Saved values become inputs,
+        and the others are computed again.
         """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
         place: dict[int, int] = {}
@@ -174,31 +182,36 @@ class Transposed:
         self.place = place
         return Forward(dict(place)).copy(self.builder, self.body)
 
-    def input(self, kind: dict[int, int], number: int, outer: int) -> int:
-        """Adds an input for a value of the original step. kind: where to note it; outer: the value that it
-        reads.
+    def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
+        """Adds an input for a value of the original step to the adjoint's body; returns its number.
+
+        inputs: the inputs of its kind so far, where it is noted.
+        number: the value in the original body.
+        outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
         made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
-        kind[made] = outer
+        inputs[made] = outer
         return made
 
-    def cotangent(self, kind: dict[int, int], number: int, outer: int) -> Value:
-        """Adds an input for the cotangent of a value of the step. kind: where to note it; outer: the value it
-        reads.
+    def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
+        """Adds an input for the cotangent of a value of the original step to the adjoint's body.
+
+        inputs: the inputs of its kind so far, where it is noted.
+        outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
         made = self.builder.input(node.type.computed, f"d_{node.name or number}")
-        kind[made] = outer
+        inputs[made] = outer
         return Value(self.builder, made)
 
     def zeros(self, type_: Type) -> int:
-        """Adds zeros of a type to the outer net; returns their number."""
+        """Adds zeros of this type to the outer net; returns their number."""
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)
 
 
 def plus(value: Value, other: Value | None) -> Value:
-    """Adds a step's contribution to a sum; None stands for no contribution."""
+    """Adds a step's contribution to the sum so far; returns the sum itself if the contribution is None."""
     return value if other is None else value + other

@@ -13,8 +13,7 @@ from stepnet.compiler.net.types import ROWS
 
 
 def saved_values(recur: Recur) -> list[int]:
-    """Lists the nodes of a body whose values at every step are saved for the adjoint; all others are
-    recomputed.
+    """Lists the nodes of a body whose values at every step are saved for its adjoint, not computed again.
 
     The memory before a step is always saved, and so is the step index, which would count from the wrong end.
     """
@@ -24,6 +23,6 @@ def saved_values(recur: Recur) -> list[int]:
 
 
 def is_saved(node: Node) -> bool:
-    """Tells whether the adjoint reads a saved node: the step index, and expensive values per row."""
+    """Tells whether a node's value is saved for the adjoint: the step index, and expensive values per row."""
     flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
     return flat and (node.operation == "index" or is_expensive(node))

@@ -53,22 +53,27 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All values of the whole net that the section reads, initial memories included."""
+        """The values of the whole net, by number, that this section (a part of the net) reads, initial
+        memories included.
+        """
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The values of the whole net that the results are; None for a final memory that is not read."""
+        """The numbers that the results of the section have in the whole net, in order; None for a final
+        memory that nothing reads.
+        """
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All values of the whole net that the section computes."""
+        """The values of the whole net, by number, that this section (a part of the net) computes."""
         return tuple(number for number in self.gives if number is not None)
 
 
 def sections(net: Net) -> tuple[Section, ...]:
-    """Cuts a net into sections, in the order they run, whose recurrences all run in one direction.
+    """Cuts a net into sections that run one after the other. All recurrences of a section run in one
+    direction, so that it can run a few steps at a time.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import Type
@@ -98,14 +103,17 @@ def sections(net: Net) -> tuple[Section, ...]:
 
 
 class Homes:
-    """The section of each node of a net: the earliest that can compute it.
+    """The section that computes each node of a net: the earliest one that can.
 
-    reverse: the direction of each section. count: the number of sections with recurrences; one more section
-    computes values from last steps and final
+    reverse: the direction of each section.
+    count: the number of sections with recurrences. One more section computes values of last steps and final
         memories.
     """
 
     def __init__(self, net: Net) -> None:
+        """Assigns each node of the net to the section (a part of the net that runs in one direction) that
+        computes it, by index in the order the sections run.
+        """
         self.net = net
         self.reverse: list[bool] = []
         self.of: list[int] = []
@@ -120,7 +128,9 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """Determines the section of a node from the sections of its operands."""
+        """Determines the section (by index) that computes a node: the first one in which all operands are
+        known, and for a recurrence the first such section of its direction.
+        """
         node = self.net.nodes[number]
         if node.operation == "result":
             return self.of[node.inputs[0]]
@@ -134,8 +144,8 @@ class Homes:
         return place
 
     def is_end(self, number: int) -> bool:
-        """Tells whether a value is known only after all steps of its section: of a last step, or a final
-        memory.
+        """Tells whether a value (such as a final memory) is known only after the last step of the section
+        that computes it, so that only later sections can read it.
         """
         node = self.net.nodes[number]
         if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
@@ -144,14 +154,16 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` for a value that needs all steps of a sequence at once."""
+        """Raises `InputError` if a node needs all steps of a sequence at once, as sections run a few steps at
+        a time.
+        """
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether a section reads a value from an earlier section, or from outside."""
+        """Tells whether section `place` reads a value from outside the net or from an earlier section."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -178,7 +190,9 @@ class SectionBuilder:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """Makes the section with these results."""
+        """Makes the section of the net whose results are these nodes. All other values that it needs are
+        inputs or copied into it.
+        """
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
                 made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
@@ -193,7 +207,7 @@ class SectionBuilder:
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """Returns the nodes of the section, and the values that it reads."""
+        """Returns the nodes that this section computes for these results, and the values that it reads."""
         needed: set[int] = set()
         waiting = list(wanted)
         while waiting:
@@ -205,7 +219,7 @@ class SectionBuilder:
         return needed
 
     def operands(self, number: int) -> list[int]:
-        """Lists the operands of a node, without the initial memories of a recurrence."""
+        """Lists the operands of a node, without a recurrence's initial memories, which become inputs."""
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
@@ -213,8 +227,10 @@ class SectionBuilder:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node; a recurrence's initial memories become inputs of the section, and its final ones
-        results.
+        """Copies a node of the whole net into the section. If it is a recurrence, its initial memories become
+        inputs of the section, and its final memories become results.
+
+        wanted: the results of the section in the whole net.
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
@@ -244,9 +260,7 @@ class SectionBuilder:
         self.begun += begun
 
     def begins(self, number: int) -> int | None:
-        """Returns the value that a memory begins with; None for zeros; raises `InputError` for computed
-        values.
-        """
+        """Returns the value that a memory begins with, None for zeros; raises `InputError` for others."""
         if self.homes.is_cut(number, self.number):
             return number
         node = self.net.nodes[number]
@@ -258,6 +272,8 @@ class SectionBuilder:
 
 
 def refused(node: Node, why: str) -> InputError:
-    """Makes the error for a net that cannot be cut into sections."""
+    """Makes the `InputError` for a net that cannot be cut into sections. why: the reason, as a clause of its
+    message.
+    """
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

@@ -24,7 +24,7 @@ class Stretch:
 
 
 def added(left: Value, right: Value) -> Value:
-    """Adds two cotangents of one value: concatenates parts if nowhere both are nonzero."""
+    """Adds two cotangents of one value: concatenates their parts if at most one is nonzero in each."""
     builder = left.builder
     axes = [axis_of(builder, value.number) for value in (left, right)]
     if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
@@ -35,7 +35,7 @@ def added(left: Value, right: Value) -> Value:
     shape = list(left.type.shape)
 
     def made(stretch: Stretch) -> Value:
-        """Makes the value of one stretch."""
+        """Makes the value of one part: its node, or zeros."""
         shape[axes[0] or 0] = stretch.size
         return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
 
@@ -43,13 +43,13 @@ def added(left: Value, right: Value) -> Value:
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
-    """Returns the axis of a concatenation; None for any other node."""
+    """Returns the axis along which a node concatenates; None for any other node."""
     node = builder.nodes[number]
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
-    """Lists the stretches that a concatenation consists of."""
+    """Lists the parts of a concatenation along its axis. A part that is all zeros has no node."""
     parts = builder.nodes[number].inputs
     return [
         Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
@@ -58,7 +58,7 @@ def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Tells whether a node is constant zeros."""
+    """Tells whether a node is a constant of zeros, possibly expanded, so that a sum need not add it."""
     node = builder.nodes[number]
     if node.operation == "expand":
         return is_zeros(builder, node.inputs[0])
@@ -66,7 +66,7 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
-    """Returns the stretches of a sum if wherever one side has a node the other has zeros; else None.
+    """Returns the parts of the sum of two values, if wherever one has a node the other has zeros; else None.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
@@ -83,8 +83,8 @@ def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | No
 
 
 def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
-    """Yields the stretches of the sum from left to right; None where both have numbers, or a node would be
-    cut.
+    """Yields the parts of the sum of two values from left to right. Yields None where both have nodes, or
+    where a node would have to be cut.
     """
     left, right = left[::-1], right[::-1]
     while left and right:

@@ -40,11 +40,11 @@ class Sweep:
     totals: list[tuple[int, Total]] = field(default_factory=list[tuple[int, Total]])
 
     def value(self, number: int) -> Value:
-        """Returns the copy, in the gradient net, of a value of the net."""
+        """Returns the copy, in the gradient net, of the value of a node."""
         return Value(self.builder, self.forward.place[number])
 
     def run(self) -> None:
-        """Sweeps over all nodes that have a cotangent, from the last to the first."""
+        """Visits the nodes with a cotangent, from the last to the first, and differentiates each."""
         for number in reversed(range(len(self.net.nodes))):
             node = self.net.nodes[number]
             if node.operation == "recur":
@@ -53,7 +53,7 @@ class Sweep:
                 self.step(node, number)
 
     def step(self, node: Node, number: int) -> None:
-        """Adds a node's contributions to the cotangents of its operands."""
+        """Adds a node's contributions to the cotangents of its operands, by the adjoint of its operation."""
         row = ADJOINTS[node.operation]
         if isinstance(row, str):
             return
@@ -64,9 +64,9 @@ class Sweep:
                 self.add(operand, cotangent)
 
     def add(self, number: int, cotangent: Value | Total) -> None:
-        """Adds the contribution of one use to the cotangent of a value.
+        """Adds a contribution, from one reader of a node, to the node's cotangent, in its compute dtype.
 
-        A cotangent has the compute dtype of its value.
+        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it.
         """
         type_ = self.net.type_of(number).computed
         if isinstance(cotangent, Value):
@@ -84,7 +84,7 @@ class Sweep:
         self.cotangents[number] = cotangent if known is None else added(known, cotangent)
 
     def of_input(self, number: int) -> Value:
-        """Returns the cotangent of an input, in its own dtype; zeros if no result depends on it."""
+        """Returns the cotangent of an input, in the input's dtype; zeros if no result depends on it."""
         type_ = self.net.type_of(number)
         if number in self.cotangents:
             return self.cotangents[number].cast(type_.dtype)
@@ -92,7 +92,7 @@ class Sweep:
         return Value(self.builder, zeros).like(type_.extent)
 
     def of_results(self, number: int) -> dict[int, Value]:
-        """Returns the cotangents of a recurrence's results, by position."""
+        """Returns the cotangents of the results of recurrence `number`, by position among its results."""
         return {
             node.attributes["of"]: self.cotangents[one]
             for one, node in enumerate(self.net.nodes)
@@ -101,9 +101,7 @@ class Sweep:
 
 
 def fitted(value: Value, shape: tuple[int, ...]) -> Value:
-    """Reduces a cotangent to the shape of an operand: sums over the axes along which the operand was
-    repeated.
-    """
+    """Reduces a cotangent to an operand's shape: sums over the axes along which the operand was broadcast."""
     lead = value.rank - len(shape)
     wide = value.type.shape
     grown = [axis for axis, size in enumerate(shape) if size == 1 and wide[lead + axis] != 1]
@@ -112,8 +110,8 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """Makes a sum whose operands a body can return as outputs: values of static sequences are reduced
-    first.
+    """Returns a sum over all rows with operands that a body can return as outputs: values of static sequences
+    (several per row) are summed per row first.
     """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))

@@ -40,11 +40,11 @@ class Value:
         return len(self.type.shape)
 
     def constant(self, value: Any) -> "Value":
-        """Makes a constant of this value's dtype."""
+        """Makes a constant with the dtype of this value."""
         return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
-        """Applies an operation to this value and others."""
+        """Adds an operation on this value and others to the net under construction; returns its result."""
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
         return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
@@ -73,7 +73,7 @@ class Value:
         return self.apply("negative")
 
     def where(self, chosen: "Value", other: "Value | float") -> "Value":
-        """Selects `chosen` where this condition is true, and `other` elsewhere."""
+        """Adds the selection of `chosen` where this condition is true, and of `other` elsewhere."""
         return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
 
     # ---- dtypes, shapes and extents
@@ -83,49 +83,51 @@ class Value:
         return self if self.type.dtype == dtype else self.apply("cast", dtype=dtype)
 
     def reshape(self, *shape: int) -> "Value":
-        """Reshapes the features."""
+        """Reshapes the features to this shape."""
         return self if self.type.shape == shape else self.apply("reshape", rank=self.rank, shape=shape)
 
     def broadcast(self, *shape: int) -> "Value":
-        """Broadcasts the features to a shape."""
+        """Broadcasts the features to this shape."""
         return self if self.type.shape == shape else self.apply("broadcast", rank=self.rank, shape=shape)
 
     def at(self, extent: Extent) -> "Value":
-        """Expands the value to a deeper extent."""
+        """Expands the value to a deeper extent, such as from rows to rows/steps, by repeating it."""
         return self if self.type.extent == extent else self.apply("expand", extent=extent)
 
     def like(self, extent: Extent) -> "Value":
-        """Brings the value to an extent: expands a constant, and returns any other value unchanged."""
+        """Expands a constant to this extent; returns any other value unchanged."""
         return self.at(extent) if self.type.extent == CONST else self
 
     @property
     def transposed(self) -> "Value":
-        """The value with its last two feature axes exchanged."""
+        """The value with its last two feature axes exchanged, such as a transposed matrix."""
         axes = range(self.rank)
         return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
 
     def sum(self, *axes: int) -> "Value":
-        """Sums over these feature axes, counted from the end."""
+        """Sums over these feature axes, which are counted from the end."""
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":
-        """Takes part of one feature axis."""
+        """Takes part of one feature axis, from `start` to before `stop`."""
         cuts = [(0, size, 1) for size in self.type.shape]
         cuts[axis] = (start, stop, stride)
         return self.apply("slice", slices=tuple(cuts))
 
     def take(self, axis: int, indices: tuple[int, ...]) -> "Value":
-        """Takes the features at constant indices of one axis, counted from the end."""
+        """Takes the features at constant indices along one axis, counted from the end."""
         return self.apply("take", axis=axis, indices=indices)
 
     def zeros(self, *shape: int) -> "Value":
-        """Makes zeros of this value's dtype and extent."""
+        """Makes zeros of this feature shape, with the dtype and extent of this value."""
         return self.constant(np.zeros(shape)).like(self.type.extent)
 
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """Reduces the value to an outer extent."""
+        """Reduces the value to an outer extent, such as from rows/steps to rows. how: "sum", "last" or
+        others.
+        """
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)
@@ -133,7 +135,7 @@ class Value:
 
 
 def joined(axis: int, *values: Value) -> Value:
-    """Concatenates features along one axis, counted from the end."""
+    """Concatenates the features of values along one axis, counted from the end."""
     if len(values) == 1:
         return values[0]
     return values[0].apply("concatenate", *values[1:], axis=axis)

@@ -43,12 +43,12 @@ def smallest_cut(
     >>> sorted(smallest_cut({1: [0], 2: [0], 3: [1, 2]}, {0: 4, 1: 3, 2: 3, 3: 4}, [0], [3]))
     [3]
     """
-    left: dict[Side, dict[Side, float]] = {}
+    residual: dict[Side, dict[Side, float]] = {}
 
     def connect(a: Side, b: Side, weight: float) -> None:
-        """Adds an edge with a capacity, and its reverse without any."""
-        left.setdefault(a, {})[b] = weight
-        left.setdefault(b, {}).setdefault(a, 0)
+        """Adds an edge from a to b with this capacity to the flow network, and its reverse with none."""
+        residual.setdefault(a, {})[b] = weight
+        residual.setdefault(b, {}).setdefault(a, 0)
 
     values = {*operands, *sources, *sinks, *(value for own in operands.values() for value in own)}
     for value in values:
@@ -59,31 +59,32 @@ def smallest_cut(
         connect(SOURCE, (value, False), inf)
     for value in sinks:
         connect((value, True), SINK, inf)
-    while path := shortest_path(left):
-        flow = min(left[a][b] for a, b in path)
+    while path := shortest_path(residual):
+        flow = min(residual[a][b] for a, b in path)
         if flow == inf:
             raise NetError("a path from a source to a sink has no value that may be cut")
         for a, b in path:
-            left[a][b] -= flow
-            left[b][a] += flow
+            residual[a][b] -= flow
+            residual[b][a] += flow
     if latest:
-        behind = reached(left, SINK, towards=False)
+        behind = reached(residual, SINK, towards=False)
         return {value for value in values if (value, True) in behind and (value, False) not in behind}
-    ahead = reached(left, SOURCE, towards=True)
+    ahead = reached(residual, SOURCE, towards=True)
     return {value for value in values if (value, False) in ahead and (value, True) not in ahead}
 
 
-def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """Finds a shortest path from the sources to the sinks along edges with residual capacity, as a list of
-    edges.
+def shortest_path(residual: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
+    """Finds a shortest path from the sources to the sinks of the flow network, along edges that can carry
+    more flow.
 
-    Returns an empty list if there is no path.
+    residual: for each end of a value, the remaining capacity of each edge from it.
+    Returns the edges in order; an empty list if there is no path.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
     while waiting and SINK not in ahead:
         side = waiting.popleft()
-        for neighbour, weight in left.get(side, {}).items():
+        for neighbour, weight in residual.get(side, {}).items():
             if weight > 0 and neighbour not in ahead:
                 ahead[neighbour] = side
                 waiting.append(neighbour)
@@ -95,17 +96,19 @@ def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side,
     return path[::-1]
 
 
-def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """Returns the sides reachable from `start` along edges with residual capacity.
+def reached(residual: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
+    """Returns the ends of values in the flow network that can be reached from `start` along edges with
+    remaining capacity. The minimum cut lies at the border of this set.
 
-    towards: if false, the sides from which `start` is reachable.
+    residual: for each end, the remaining capacity of each edge from it.
+    towards: if false, returns the ends from which `start` can be reached.
     """
     known = {start}
     waiting = [start]
     while waiting:
         side = waiting.pop()
-        for neighbour in left.get(side, {}):
-            weight = left[side][neighbour] if towards else left[neighbour].get(side, 0)
+        for neighbour in residual.get(side, {}):
+            weight = residual[side][neighbour] if towards else residual[neighbour].get(side, 0)
             if weight > 0 and neighbour not in known:
                 known.add(neighbour)
                 waiting.append(neighbour)

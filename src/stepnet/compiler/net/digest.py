@@ -28,14 +28,14 @@ def digest(*values: Any) -> str:
 
 
 def pieces(value: Any) -> list[bytes]:
-    """Lists the bytes to be hashed for a value, in parts."""
+    """Lists the bytes of a value that are hashed for its digest, in pieces."""
     parts = list[bytes]()
     add_pieces(parts, value)
     return parts
 
 
 def add_pieces(parts: list[bytes], value: Any) -> None:
-    """Appends the bytes to be hashed for a value to `parts`."""
+    """Appends the bytes of a value that are hashed for its digest to `parts`."""
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         parts.append(str(len(items)).encode())
@@ -57,7 +57,7 @@ def add_pieces(parts: list[bytes], value: Any) -> None:
 
 @lru_cache(1024)
 def pieces_of_type(type_: Type) -> tuple[bytes, ...]:
-    """Returns the bytes to be hashed for a type; cached, as a net has few types, many times each."""
+    """Returns the bytes of a type for a digest; cached, as a net repeats few types many times."""
     return tuple(pieces(("Type", *(getattr(type_, name) for name in field_names(Type)))))
 
 

@@ -39,7 +39,7 @@ class Encoding:
 
 
 def by_vector(left: Array, right: Array) -> Array:
-    """Multiplies each vector [k] of the left side with [k, n], one vector at a time."""
+    """Multiplies each vector [k] of the left side with [k, n]; bits do not depend on the other vectors."""
     return np.matmul(left[..., None, :], right)[..., 0, :]
 
 
@@ -53,8 +53,7 @@ def rounded(values: Array) -> Array:
 
 
 def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
-    """Encodes values as integers from -127 to 127 times a scale; returns the integers, and one scale per
-    vector along `axis`.
+    """Encodes vectors along `axis` as integers from -127 to 127 times a scale; returns integers and scales.
 
     Where a vector contains NaN or infinity its scale is NaN and its integers are 0.
 
@@ -71,12 +70,12 @@ def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
 
 
 def product_of_rounded(left: Array, right: Array) -> Array:
-    """Computes the product of both sides rounded to bfloat16."""
+    """Multiplies both sides rounded to bfloat16: [..., k] @ [k, n]."""
     return by_vector(rounded(left), rounded(right))
 
 
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
-    """Computes the product of both sides encoded as int8; float64 sums the integer products exactly."""
+    """Multiplies both sides encoded as int8, [..., k] @ [k, n]; float64 sums the integer products exactly."""
     (p, a), (q, b) = whole_numbers(left, -1), whole_numbers(right, 0)
     sums = by_vector(p.astype(np.float64), q.astype(np.float64))
     return sums.astype(left.dtype) * a * b[0]

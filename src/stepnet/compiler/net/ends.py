@@ -42,7 +42,7 @@ class Ends:
 
     @classmethod
     def of(cls, net: Net) -> "Ends":
-        """Sorts a net's inputs and results by kind."""
+        """Sorts the positions of a net's inputs and results by kind."""
         begins = {
             number
             for node in net.nodes

@@ -43,20 +43,23 @@ class LevelSizes:
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
-        """Returns the number of entries that a value of an extent has."""
+        """Returns the number of entries that a value of this extent has in the call, such as one per row."""
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
-        """Returns the offsets of the innermost axis of an extent."""
+        """Returns the offsets of the innermost axis of an extent: for rows/steps, where each row's steps
+        begin and end in an array of all steps.
+        """
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
 def interpret(
     net: Net, arrays: Sequence[Array], segments: LevelSizes, index: Array | None = None
 ) -> list[Array]:
-    """Computes the results of a net with NumPy.
+    """Computes the results of a net with NumPy: the reference for all engines.
 
     arrays: the inputs of the net, in order.
+    segments: the numbers of rows, steps and deeper entries.
     index: for each row, the index of the step, if the net reads it.
     """
     inputs = dict(zip(net.inputs, arrays, strict=True))
@@ -77,8 +80,9 @@ def interpret(
 
 
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
-    """Computes the nodes `numbers`, in order, from known values of other nodes; returns all values by
-    node.
+    """Computes some nodes of a net from known values; returns all values by node number.
+
+    values: the known values by node number. numbers: the nodes to compute, in order.
     """
     known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
     with np.errstate(all="ignore"):
@@ -89,7 +93,7 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """Computes an operation that does not cross extents: applies its NumPy meaning to the operands."""
+    """Computes a node that needs no lengths of sequences, by the NumPy function of its operation."""
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:
@@ -97,7 +101,10 @@ def within(node: Node, operands: list[Array]) -> Any:
 
 
 def materialised(net: Net, number: int, value: Array, segments: LevelSizes) -> Array:
-    """Gives a result its full leading axis: constants in rows and in steps are repeated."""
+    """Gives a result one entry for each row or step: a value that is the same for all is repeated.
+
+    segments: the numbers of rows, steps and deeper entries.
+    """
     type_ = net.nodes[number].type
     shape = (segments.count(type_.extent), *type_.shape)
     if type_.extent == CONST:
@@ -106,12 +113,12 @@ def materialised(net: Net, number: int, value: Array, segments: LevelSizes) -> A
 
 
 def widened(net: Net) -> Net:
-    """Replaces float32 by float64 in a net: the result is the reference for float32 results."""
+    """Returns a net with float64 in place of float32, to compute references for float32 results."""
     return with_attributes(net, wide)
 
 
 def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
-    """Applies `change` to every attribute of a net's nodes, and of the nodes of bodies in it."""
+    """Returns a net with `change` applied to every attribute of its nodes, and of the nodes in bodies."""
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
@@ -125,7 +132,7 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
 
 
 def wide(value: Any) -> Any:
-    """Replaces float32 by float64 in one attribute."""
+    """Replaces float32 by float64 in one attribute of a node: in a type, an array or a dtype's name."""
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:
@@ -139,7 +146,7 @@ def wide(value: Any) -> Any:
 def expand(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
 ) -> Buffer:
-    """Computes `expand`: repeats the value of each entry for all its inner entries."""
+    """Computes an `expand` node: repeats the value of each row or step for all its inner entries."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
         return at_ends(node, value, segments, memory)
@@ -152,7 +159,9 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
-    """Computes `expand` with `how`: each value at its first or last inner entry, zeros at the others."""
+    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries, and
+    zeros to the others.
+    """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
@@ -164,7 +173,7 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemor
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes `reduce`: the reduction over the inner entries of each entry; zeros if there are none."""
+    """Computes a `reduce` node: the inner entries of each row or step become one value, or zeros."""
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
     if len(type_.extent) == 1:
@@ -178,7 +187,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes `contract`: the sum over all entries of the outer products of their vectors."""
+    """Computes a `contract` node: the sum over all rows and steps of the outer products of two vectors."""
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
         left, right = rounded(left), rounded(right)
@@ -186,12 +195,12 @@ def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) 
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
-    """Computes `result`: takes one of a node's several results."""
+    """Computes a `result` node: picks one of the results of its operand, a node with several."""
     return operands[0][node.attributes["of"]]
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
-    """Computes `recur`: a recurrence whose body is interpreted."""
+    """Computes a `recur` node, a recurrence, by interpreting its body step by step."""
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
@@ -203,10 +212,10 @@ def by_steps(
     run: RunBody,
     memory: TargetMemory = HOST,
 ) -> tuple[Buffer, ...]:
-    """Computes a recurrence step by step in Python.
+    """Computes a recurrence step by step in Python; returns the outputs of all steps and the final memories.
 
-    run: computes the results of the body at one step, for the rows that have this step. Returns the outputs
-    at every step, then the final memories.
+    run: computes the results of the body at one step, for the rows that have this step.
+    memory: where the operands lie, and how rows are moved there.
     """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
@@ -243,9 +252,10 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """Selects the operands of some rows, those that do not change from step to step.
+    """Selects the entries of some rows from operands that have no axis of steps: memories, statics and
+    parameters, which are returned whole.
 
-    Returns the selected operands, and the offsets of the rows' static sequences by axis.
+    Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
     """
     selected = [
         array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))
@@ -255,8 +265,8 @@ def of_rows(
 
 
 def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
-    """Returns the indices of the values of some rows: one per row, or all entries of the row's static
-    sequence.
+    """Returns the indices of the values of some rows in an array of this type: one per row, or all entries of
+    the row's static sequence.
     """
     if not is_static_extent(type_.extent):
         return rows
@@ -265,9 +275,11 @@ def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
 
 
 def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
-    """Finds the steps `at` and their inner entries.
+    """Finds the entries inside the steps at these indices, to select them from deeper sequences.
 
-    Returns their indices, level by level, and the offsets of the selected inner entries at each level.
+    at: the indices of the steps. offsets: the offsets of each level below the steps.
+    Returns the indices of the selected entries at each level, starting with `at`, and their offsets at each
+    level.
     """
     places: list[Array] = [at]
     inside: list[Array] = []

@@ -42,19 +42,19 @@ class Node:
 
     @property
     def type(self) -> Type:
-        """The type of a node with one result."""
+        """The type of the node's result; raises `NetError` if it has several."""
         if len(self.types) != 1:
             raise NetError(f"{self.operation} has {len(self.types)} results; read one of them with `result`")
         return self.types[0]
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes of the operation: its arguments other than operands."""
+        """The arguments of the operation other than operands, by name."""
         return MappingProxyType(dict(self.pairs))
 
     @property
     def recur(self) -> "Recur":
-        """The recurrence of a `recur` node."""
+        """The recurrence (body, counts and settings) of a `recur` node."""
         return Recur.of(self.attributes)
 
     @property
@@ -71,7 +71,7 @@ class Node:
 
     @property
     def row(self) -> Operation:
-        """The operation's row of the table of operations."""
+        """The row of the operation in the table of operations, with its meaning and type rule."""
         return OPERATIONS[self.operation]
 
     @property
@@ -104,7 +104,7 @@ class Net:
         return "\n".join(net_lines(self))
 
     def type_of(self, number: int) -> Type:
-        """The type of a node by its number."""
+        """The type of the node with this number, which must have one result."""
         return self.nodes[number].type
 
     def users(self) -> list[list[int]]:
@@ -117,14 +117,14 @@ class Net:
 
 
 def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
-    """Makes a net from parts that are known to be valid, without the check."""
+    """Makes a net from parts that are known to be valid, without the check, which takes time."""
     net = object.__new__(Net)
     vars(net).update(nodes=nodes, inputs=inputs, results=results)
     return net
 
 
 def check(net: Net) -> None:
-    """Raises `NetError` unless every node follows the rules of its operation."""
+    """Raises `NetError` unless every node of a net follows the rules of its operation."""
     for number, node in enumerate(net.nodes):
         if node.operation not in OPERATIONS:
             raise NetError(f"%{number}: no operation is called {node.operation!r}")
@@ -148,8 +148,9 @@ def types_of(
     inputs: tuple[int, ...],
     attributes: Mapping[str, Any],
 ) -> tuple[Type, ...]:
-    """Determines the types of an operation's results from its operands; raises `NetError` if it cannot take
-    them.
+    """Determines the result types of an operation from its operands; raises `NetError` if they do not fit.
+
+    nodes: the nodes of the net. inputs: the numbers of the operands among them.
     """
     if operation == "result":
         operands = list(nodes[inputs[0]].types)
@@ -173,11 +174,14 @@ class Builder:
         self._listed = 0  # number of nodes entered in `_known`, which is done when a node is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number."""
+        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number.
+
+        name, source: the name of the value and the user's line, for messages. attributes: further arguments.
+        """
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
-        """Returns the number of a node with these parts: an equal node if there is one, else a new one."""
+        """Returns the number of a node with these properties: an equal one, if there is one, or a new one."""
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
         for kept in range(self._listed, len(self.nodes)):
@@ -191,7 +195,7 @@ class Builder:
         return number
 
     def input(self, type_: Type, name: str) -> int:
-        """Adds an input, and returns its number."""
+        """Adds an input of the net with this type and name, and returns its number."""
         return self.add("input", name=name, type=type_)
 
     def constant(self, value: Any, name: str = "") -> int:
@@ -212,15 +216,15 @@ class Builder:
         return len(self.nodes) - 1
 
     def type_of(self, number: int) -> Type:
-        """The type of a node made so far."""
+        """The type of the node with this number, made so far."""
         return self.nodes[number].type
 
     def is_inside(self, other: "Builder") -> bool:
-        """Tells whether the other builder makes a net around this one's, at any depth."""
+        """Tells whether this builder makes a body inside the net of the other one, at any depth."""
         return self.around is not None and (self.around is other or self.around.is_inside(other))
 
     def captured(self, other: "Builder", number: int) -> int:
-        """Returns the number in this net of a value of the outer net; here raises `NetError`."""
+        """Returns the number in this net of a value of an outer net; in this class, raises `NetError`."""
         raise NetError("this net cannot use values of another net")
 
     def net(self, results: Iterable[int]) -> Net:
@@ -248,8 +252,9 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
-    """Makes the net of some results, with these nodes as inputs in this order.
+    """Makes a net of some results of a builder, with the inputs in the given order.
 
+    order: the numbers of the nodes that become inputs.
     Raises `NetError` if the results need another input.
     """
     made = Builder()
@@ -273,7 +278,7 @@ def all_nodes(net: Net) -> Iterator[Node]:
 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
-    """Returns the nodes that these nodes depend on, themselves included."""
+    """Returns these nodes and all nodes that they depend on, by number."""
     reached = set(numbers)
     for number in reversed(range(len(nodes))):
         if number in reached:
@@ -313,7 +318,7 @@ class Recur:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
-        """Makes the recurrence of a node from its attributes."""
+        """Makes the recurrence (body, counts and settings) from the attributes of a `recur` node."""
         return cls(
             attributes["body"],
             attributes["sequences"],
@@ -325,50 +330,55 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The order of the operands and results."""
+        """The order of operands and results, by which lists of them are divided by kind."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes
 
     @property
     def sequences(self) -> list[int]:
-        """The inputs of the body that are a step's slices of the sequences."""
+        """The inputs of the body that are one step of the sequences, by number."""
         return self.operands_by_kind(self.body.inputs).sequences
 
     @property
     def memories(self) -> list[int]:
-        """The inputs of the body that are the memories before a step."""
+        """The inputs of the body that are the memories before a step, by number."""
         return self.operands_by_kind(self.body.inputs).memories
 
     @property
     def others(self) -> list[int]:
-        """The inputs of the body that are the same at every step: statics and parameters."""
+        """The inputs of the body that are the same at every step (statics and parameters), by number."""
         return self.operands_by_kind(self.body.inputs).others
 
     @property
     def outputs(self) -> list[int]:
-        """The results of the body that are a step's outputs."""
+        """The results of the body that are a step's outputs, by number."""
         return self.results_by_kind(self.body.results).outputs
 
     @property
     def following(self) -> list[int]:
-        """The results of the body that are the memories after a step."""
+        """The results of the body that are the memories after a step, by number."""
         return self.results_by_kind(self.body.results).memories
 
     # ---- entries in the order of operands or results
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with an entry per operand by kind of operand."""
+        """Divides a list with one entry for each operand of the recurrence by kind: sequences, memories,
+        others. An entry may be anything, such as a number or an array.
+        """
         return self.order.operands_by_kind(operands)
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """Divides a list with an entry per result by kind of result."""
+        """Divides a list with one entry for each result of the recurrence into outputs and memories."""
         return self.order.results_by_kind(results)
 
     # ---- nodes
 
     def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
-        """Adds a node with this recurrence to a net, and returns its number."""
+        """Adds a `recur` node with this recurrence to a net, and returns its number.
+
+        operands: the nodes of the sequences, initial memories and other inputs. name, source: for messages.
+        """
         further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
         further |= {"precision": self.precision} if self.precision else {}
         return builder.add(
@@ -384,7 +394,7 @@ class Recur:
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """Adds a node with this recurrence to a net, and returns the numbers of its results by kind."""
+        """Adds a `recur` node and its `result` nodes to a net; returns the numbers of the results by kind."""
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

@@ -1,4 +1,4 @@
-"""What each operation computes, as a function of NumPy arrays [..., features...] with any leading axes."""
+"""The meanings of operations, as functions of NumPy arrays [..., features...] with any leading axes."""
 
 import math
 from collections.abc import Callable
@@ -48,13 +48,13 @@ def reshape(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
 
 
 def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
-    """Permutes the feature axes of x."""
+    """Permutes the last axes of x, its feature axes, to this order."""
     lead = x.ndim - len(order)
     return x.transpose(*range(lead), *(lead + axis for axis in order))
 
 
 def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """Broadcasts the features of x to `shape`."""
+    """Broadcasts the last `rank` axes of x, its features, to `shape`."""
     lead = x.shape[: x.ndim - rank]
     return np.broadcast_to(
         x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape
@@ -62,12 +62,12 @@ def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
 
 
 def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
-    """Takes the features at constant `indices` of one axis."""
+    """Takes the elements of x at constant `indices` along one feature axis."""
     return np.take(x, np.array(indices, np.int64), axis=axis)
 
 
 def concatenate(*arrays: Array, axis: int) -> Array:
-    """Features concatenated along one axis."""
+    """Concatenates arrays along one feature axis, counted from the end."""
     return np.concatenate(arrays, axis=axis)
 
 
@@ -92,12 +92,12 @@ def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def cumsum(x: Array, *, axis: int) -> Array:
-    """Computes the inclusive prefix sum along one feature axis."""
+    """Computes the prefix sum of x along one feature axis; each element includes itself."""
     return np.cumsum(x, axis=axis)
 
 
 def cumprod(x: Array, *, axis: int) -> Array:
-    """Computes the inclusive prefix product along one feature axis."""
+    """Computes the prefix product of x along one feature axis; each element includes itself."""
     return np.cumprod(x, axis=axis)
 
 
@@ -115,8 +115,10 @@ def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
 
 
 def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[Array, ...]:
-    """Sums of products: the first `lefts` operands are left sides, and each sum has one parameter per left
-    side.
+    """Computes sums of products of vectors with matrices, one for every `lefts` right sides.
+
+    operands: `lefts` left sides, then for each sum one parameter per left side.
+    weights: the encoding of both sides (`stepnet.compiler.net.encodings`); None for none.
     """
     sides, rights = operands[:lefts], operands[lefts:]
     product = partial(matmul, weights=weights)
@@ -128,7 +130,7 @@ def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[
 
 
 def gather(table: Array, index: Array) -> Array:
-    """Takes the rows of a parameter at integer indices; negative ones count from the end."""
+    """Takes the rows of a parameter at integer indices; negative indices count from the end."""
     return table[index]
 
 
@@ -145,7 +147,7 @@ def vectors(x: Array) -> Array:
 
 
 def constant(*, value: Literal) -> Array:
-    """Returns the array of a literal."""
+    """Returns the array of a `constant` node's literal."""
     return value.value
 
 
@@ -159,7 +161,9 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """Raises `NetError`: in place of a meaning, for operations that need the lengths of sequences."""
+    """Raises `NetError`: takes the place of the NumPy function in the table of operations, for operations
+    that need the lengths of sequences and that the interpreter runs itself.
+    """
     raise NetError(
         "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"
     )

@@ -35,7 +35,7 @@ class TargetMemory(Protocol):
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
-        """Makes a buffer of zeros."""
+        """Makes a buffer of zeros with this shape and dtype."""
         ...
 
     def copy(self, buffer: Buffer) -> Buffer:
@@ -47,11 +47,11 @@ class TargetMemory(Protocol):
         ...
 
     def take(self, buffer: Buffer, places: Array) -> Buffer:
-        """Makes a buffer of the rows at `places`, in this order."""
+        """Makes a buffer of the rows at the indices `places`, in this order."""
         ...
 
     def write(self, buffer: Buffer, places: Array, rows: Buffer) -> None:
-        """Replaces the rows at `places`. `rows` may also be a single row, for all of them."""
+        """Replaces the rows at the indices `places`. `rows` may also be a single row, for all of them."""
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
@@ -72,43 +72,43 @@ class HostMemory:
     """Memory of the CPU: buffers are NumPy arrays."""
 
     def put(self, array: Array) -> Array:
-        """Returns the array itself."""
+        """Returns the array itself, as host buffers are arrays."""
         return array
 
     def get(self, buffer: Array) -> Array:
-        """Returns the array itself."""
+        """Returns the array itself, as host buffers are arrays."""
         return buffer
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Makes an array of zeros."""
+        """Makes a new array of zeros with this shape and dtype."""
         return np.zeros(shape, dtype)
 
     def copy(self, buffer: Array) -> Array:
-        """Copies an array."""
+        """Copies an array, so that the original stays unchanged when the copy is written to."""
         return np.array(buffer)
 
     def contiguous(self, buffer: Array) -> Array:
-        """Returns the array, or a C-contiguous copy."""
+        """Returns the array itself if it is C-contiguous, or a copy that is."""
         return np.ascontiguousarray(buffer)
 
     def take(self, buffer: Array, places: Array) -> Array:
-        """Copies the rows at `places`."""
+        """Copies the rows at the indices `places`, in this order."""
         return buffer[places]
 
     def write(self, buffer: Array, places: Array, rows: Array) -> None:
-        """Replaces the rows at `places`."""
+        """Replaces the rows at the indices `places`."""
         buffer[places] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:
-        """Repeats row i `counts[i]` times."""
+        """Repeats each row i of the array `counts[i]` times."""
         return np.repeat(buffer, counts, axis=0)
 
     def rows(self, buffer: Array, count: int) -> Array:
-        """Makes a view of `count` rows, each of which is the whole array."""
+        """Makes a view with `count` rows, each of which is the whole given array."""
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
-        """Computes the reduction over the rows of each sequence."""
+        """Computes a reduction over the rows of each sequence. how: its name, as "sum" or "last"."""
         return REDUCTIONS[how](buffer, offsets)
 
 

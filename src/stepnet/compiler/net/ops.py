@@ -37,23 +37,28 @@ class Operation:
 
 
 def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Operation:
+    """Makes the table entry of an elementwise operation. flops: the estimated operations for one element."""
     rule = type_rules.computing(type_rules.pointwise_types(meaning))
     return Operation(name, "pointwise", meaning, rule, flops)
 
 
 def _view(name: str, meaning: Callable[..., Array]) -> Operation:
+    """Makes the table entry of an operation that rearranges features, for which nothing is computed."""
     return Operation(name, "view", meaning, type_rules.element_types(meaning))
 
 
 def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
+    """Makes the table entry of a reduction over feature axes."""
     return Operation(name, "reduce", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 
 def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
+    """Makes the table entry of a prefix sum or product along a feature axis."""
     return Operation(name, "scan", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 
 def _extent(name: str, types: TypeRule) -> Operation:
+    """Makes the table entry of an operation between extents, which needs the lengths of sequences."""
     return Operation(name, "extent", meanings.run_by_interpreter, types)
 
 

@@ -42,11 +42,11 @@ class Order:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Order":
-        """Reads the order from the attributes of a `recur` node."""
+        """Reads the numbers of sequences and memories from the attributes of a `recur` node."""
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with an entry per operand by kind of operand."""
+        """Divides a list with one entry for each operand into sequences, memories and others."""
         first = self.sequence_count + self.memory_count
         return OperandsByKind(
             list(operands[: self.sequence_count]),
@@ -55,6 +55,6 @@ class Order:
         )
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """Divides a list with an entry per result by kind of result."""
+        """Divides a list with one entry for each result into outputs and memories."""
         first = len(results) - self.memory_count
         return ResultsByKind(list(results[:first]), list(results[first:]))

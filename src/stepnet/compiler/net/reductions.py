@@ -16,33 +16,31 @@ Array = np.ndarray
 
 
 def segment_sum(values: Array, offsets: Array) -> Array:
-    """Computes the sum over each sequence; zeros for an empty one. offsets: of the sequences."""
+    """Computes the sum over each sequence of values stored end to end with offsets; zeros if empty."""
     return by_segment(np.add, values, offsets)
 
 
 def segment_mean(values: Array, offsets: Array) -> Array:
-    """Computes the mean over each sequence; zeros for an empty one. offsets: of the sequences."""
+    """Computes the mean over each sequence of values stored end to end with offsets; zeros if empty."""
     return mean_of(segment_sum(values, offsets), offsets)
 
 
 def mean_of(sums: Array, offsets: Array) -> Array:
-    """Divides sums over sequences by the sequences' lengths, at least 1; offsets: where each begins and
-    ends.
-    """
+    """Divides the sums over sequences by their lengths (the differences of the offsets), at least by 1."""
     lengths = np.maximum(np.diff(offsets), 1)
     lengths = lengths.astype(sums.dtype) if kind_of_dtype(sums.dtype) == "float" else lengths
     return sums / lengths.reshape(-1, *[1] * (sums.ndim - 1))
 
 
 def segment_max(values: Array, offsets: Array) -> Array:
-    """Computes the maximum over each sequence; zeros for an empty one. offsets: of the sequences."""
+    """Computes the maximum over each sequence of values stored end to end with offsets; zeros if empty."""
     return by_segment(np.maximum, values, offsets)
 
 
 def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
-    """Reduces the values of each sequence by a binary ufunc; zeros for an empty one.
+    """Reduces each sequence of values stored end to end with offsets to one value; zeros for an empty one.
 
-    offsets: where each sequence begins and ends.
+    function: the binary ufunc of the reduction, such as `np.add`.
     """
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):

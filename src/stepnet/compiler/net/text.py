@@ -10,7 +10,7 @@ from stepnet.compiler.net.types import Type
 
 
 def value_names(net: Any) -> list[str]:
-    """Names the nodes for the text of a net: an input by its own name, all others by number."""
+    """Returns the name of each node in the text of a net: an input's own name, or a number such as %3."""
     names: list[str] = []
     for number, node in enumerate(net.nodes):
         named = node.operation == "input" and node.name and node.name not in names
@@ -19,7 +19,7 @@ def value_names(net: Any) -> list[str]:
 
 
 def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
-    """Writes a net as lines of text."""
+    """Writes a net as lines of text, one per node. title: "net", or "body" for a recurrence's body."""
     names, results = value_names(net), tuple[int, ...](net.results)
     inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
     lines = [f"{indent}{title}("]
@@ -32,7 +32,10 @@ def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
 
 
 def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[str]:
-    """Writes a node as lines of text: one, followed by those of its body if it has one."""
+    """Writes a node as a line of text, followed by the lines of its body if it has one.
+
+    names: the name of each node of the net.
+    """
     inputs: Iterable[int] = node.inputs
     pairs: Iterable[tuple[str, Any]] = node.pairs
     operands = " ".join(names[operand] for operand in inputs)
@@ -51,5 +54,5 @@ def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[st
 
 
 def attribute_text(value: Any) -> str:
-    """Writes an attribute as text without spaces in tuples."""
+    """Writes an attribute's value as text without spaces, as spaces separate the attributes of a node."""
     return str(value).replace(" ", "")

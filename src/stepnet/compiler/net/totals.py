@@ -19,7 +19,7 @@ chain of additions."""
 
 
 def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
-    """Computes the sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
+    """Computes the sum of outer products of vectors in a fixed order: [n..., a] and [n..., b] give [a, b].
 
     weights: the encoding of both sides (`stepnet.compiler.net.encodings`): "bfloat16", or None for none.
 
@@ -38,7 +38,7 @@ def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
 
 
 def total(how: str, values: Array) -> Array:
-    """Reduces values over all rows; zeros if there are none.
+    """Reduces values over their first axis, all rows; zeros if there are none. how: such as "sum" or "max".
 
     >>> total("max", np.array([[1.0, 5.0], [3.0, 4.0]])).tolist(), total("sum", np.zeros((0, 1))).tolist()
     ([3.0, 5.0], [0.0])
@@ -47,7 +47,7 @@ def total(how: str, values: Array) -> Array:
 
 
 def total_of(node: Node, operands: list[Array]) -> Array:
-    """Computes a node of extent const whose operands have values for all rows."""
+    """Computes a node that is a total: it has one value in all, and its operands have values for all rows."""
     with np.errstate(all="ignore"):
         if node.operation == "contract":
             return contract(*operands, **node.attributes)

@@ -25,7 +25,7 @@ KEPT = 1024
 
 
 def with_cache(rule: TypeRule) -> TypeRule:
-    """Adds a cache to a type rule that calls NumPy; every pass calls the rules with the same arguments.
+    """Adds a cache to a type rule that calls NumPy, as every pass calls the rules with the same arguments.
 
     The key contains the types of the attributes' numbers, as exponents 2 and 2.0 are equal but give different
     dtypes.
@@ -35,16 +35,20 @@ def with_cache(rule: TypeRule) -> TypeRule:
     def cached(
         operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any
     ) -> tuple[Type, ...]:
+        """Applies the rule. kinds: the types of the attributes' values, for the key of the cache only."""
         return rule(operands, dict(pairs))
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        """Looks the result types up in the cache."""
         return cached(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
 
     return types
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
-    """Makes the type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
+    """Makes the type rule of a pointwise operation from its NumPy meaning. Feature shapes are broadcast, and
+    the dtype is the one that NumPy gives.
+    """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -69,13 +73,13 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
-    """Makes the type rule of an operation within elements: applies the operation's meaning to arrays of zero
-    rows.
+    """Makes the type rule of an operation within the features of each entry, such as a view or a sum over
+    features, by applying its meaning to arrays of zero rows.
     """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Finds the shape and the dtype by applying the meaning to arrays of zero rows."""
+        """Finds shape and dtype by applying the operation to arrays of zero rows."""
         if any(operand.extent != operands[0].extent for operand in operands):
             raise NetError("the operands of an operation within elements must have the same extent")
         probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
@@ -89,7 +93,9 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of cast: the operand in another dtype; only floats can be cast to a storage dtype."""
+    """Returns the result type of cast, the operand in another dtype. Raises `NetError` for a cast to a
+    storage dtype of anything but floats.
+    """
     operand, dtype = operands[0], str(attributes["dtype"])
     result = Type(operand.extent, operand.shape, dtype)
     if DTYPES[dtype].is_stored and not operand.is_float:
@@ -98,10 +104,10 @@ def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, 
 
 
 def computing(rule: TypeRule) -> TypeRule:
-    """Makes a type rule that also refuses operands of storage dtypes, for operations that compute."""
+    """Makes a type rule that also refuses operands of storage dtypes, which must be cast before computing."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Raises `NetError` for a storage dtype, else applies the rule."""
+        """Raises `NetError` for an operand of a storage dtype; else returns the result types by the rule."""
         for operand in operands:
             if DTYPES[operand.dtype].is_stored:
                 raise NetError(
@@ -115,7 +121,7 @@ def computing(rule: TypeRule) -> TypeRule:
 
 @with_cache
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of matmul: [..., k] with a constant [k, n] gives [..., n]."""
+    """Returns the result type of matmul: [..., k] with a constant [k, n] gives [..., n]."""
     left, right = operands
     if right.extent != CONST:
         raise NetError("the right side of a matmul must be a parameter")
@@ -129,7 +135,7 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of products: each sum of products has the type of every `matmul` in it.
+    """Returns the result types of products, where each sum of products has the type of its products.
 
     The attribute `lefts` is the number of left sides.
     """
@@ -145,9 +151,7 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of gather: a constant [n, features...] with integers [places...] gives [places...,
-    features...].
-    """
+    """Returns the result type of gather: constant [n, b...] and integers [a...] give [a..., b...]."""
     table, index = operands
     if table.extent != CONST or not table.shape:
         raise NetError("gather takes rows of a parameter with at least one axis")
@@ -157,9 +161,7 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of scatter: integers [...] with values [..., features...] give a constant [rows,
-    features...].
-    """
+    """Returns the result type of scatter: integers [a...] and values [a..., b...] give [rows, b...]."""
     index, values = operands
     leading = values.shape[: len(index.shape)]
     if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
@@ -168,29 +170,29 @@ def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of constant: the type of the array."""
+    """Returns the result type of a constant: that of its array."""
     value = attributes["value"].value
     return (Type(CONST, value.shape, value.dtype.name),)
 
 
 def input_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of input: the declared type."""
+    """Returns the result type of an input: the one declared in the attribute `type`."""
     return (attributes["type"],)
 
 
 def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of index, the index of the step: an integer per row."""
+    """Returns the result type of index, the index of the step: an integer per row."""
     return (Type(ROWS, (), "int64"),)
 
 
 def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of result: the type of one of a node's results; the operands are the types of all of them."""
+    """Returns the type of one result of a node; operands: the types of all its results."""
     of: int = attributes["of"]
     return (operands[of],)
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of expand: the operand's features at a deeper extent, where each value is repeated.
+    """Returns the result type of expand: the operand's features at a deeper extent, with each value repeated.
 
     With `how` a value is only written to the first or last step of each sequence, and other steps are zeros.
     """
@@ -207,7 +209,7 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of reduce: the operand's features at the extent without its innermost axis."""
+    """Returns the result type of reduce: the operand's features at the extent without its innermost axis."""
     if not operands[0].extent:
         raise NetError("reduce takes a value with one entry per row or per step, not a constant")
     if attributes["how"] not in REDUCTIONS:
@@ -220,7 +222,7 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
+    """Returns the result type of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
     left, right = operands
     alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
     if not alike or not left.extent or not left.shape or not right.shape:
@@ -232,7 +234,7 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Type rule of recur: the outputs of the body at every step, then the final value of each memory.
+    """Returns the result types of recur: the body's outputs per step, then the final value of each memory.
 
     A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
     step outside.
@@ -272,12 +274,15 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """Determines the extent of a recurrence's values per step, from the types of its operands."""
+    """Returns the extent of a recurrence's values per step, such as rows/steps, from its operands."""
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
     return operands[0].extent[: len(operands[0].extent) - inner]
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """Returns the outer extent of a value of the body; deep: the outer extent of the body's rows."""
+    """Returns the extent outside a recurrence of a value of its body with the extent `inside`.
+
+    deep: the outer extent of one value per step.
+    """
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

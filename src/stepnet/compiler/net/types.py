@@ -43,6 +43,7 @@ class Type:
     dtype: str
 
     def __post_init__(self) -> None:
+        """Raises `NetError` for an unknown dtype or a negative size."""
         if self.dtype not in DTYPES:
             raise NetError(f"dtype {self.dtype} is not supported: use one of {', '.join(DTYPES)}")
         if self.shape and min(self.shape) < 0:
@@ -53,12 +54,12 @@ class Type:
 
     @property
     def element(self) -> str:
-        """The type without its extent as text: f32[64]."""
+        """The feature shape and dtype as text, such as f32[64]."""
         return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
 
     @property
     def size(self) -> int:
-        """The number of elements in the feature shape."""
+        """The number of elements of one value: the product of its feature shape."""
         return int(prod(self.shape))
 
     @property
@@ -68,12 +69,12 @@ class Type:
 
     @property
     def is_float(self) -> bool:
-        """Tells whether the dtype is a floating-point one."""
+        """Tells whether the dtype is a float, storage dtypes such as bfloat16 included."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
     def computed(self) -> "Type":
-        """The type with its compute dtype.
+        """The type with the dtype in which its values are computed.
 
         >>> print(Type(ROWS, (64,), "bfloat16").computed)
         rows f32[64]
@@ -81,7 +82,7 @@ class Type:
         return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
 
     def at(self, extent: Extent) -> "Type":
-        """Makes the type with another extent."""
+        """Returns the type with the same shape and dtype at another extent (such as per row or per step)."""
         return Type(extent, self.shape, self.dtype)
 
 
@@ -95,6 +96,7 @@ class Literal:
         object.__setattr__(self, "value", read_only_copy(self.value))
 
     def _key(self) -> tuple[str, tuple[int, ...], bytes]:
+        """Returns dtype, shape and bytes, by which literals are compared."""
         return self.value.dtype.str, self.value.shape, self.value.tobytes()
 
     def __eq__(self, other: object) -> bool:
@@ -110,19 +112,19 @@ class Literal:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Returns the array, contiguous and in native byte order, copied only if necessary."""
+    """Returns an array in C order and native byte order, as engines expect; copies it only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """Makes a read-only copy, contiguous and in native byte order."""
+    """Makes a read-only copy of an array, in C order and native byte order."""
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
 
 
 def extent_of(depth: int) -> Extent:
-    """Returns the extent with this number of axes; raises `NetError` if it is too large."""
+    """Returns the extent with this number of axes, as rows/steps for 2; raises `NetError` for too many."""
     if depth > len(AXES):
         raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
@@ -138,12 +140,12 @@ def is_static_extent(extent: Extent) -> bool:
 
 
 def extent_text(extent: Extent) -> str:
-    """Writes an extent as text: const, rows, rows/steps."""
+    """Writes an extent as text, such as const, rows or rows/steps."""
     return "/".join(extent) or "const"
 
 
 def hash_text(data: bytes) -> str:
-    """Computes a short hash of bytes: eight hexadecimal digits."""
+    """Computes a short hash of bytes, eight hexadecimal digits, to show in the text of a net."""
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 

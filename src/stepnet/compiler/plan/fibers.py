@@ -64,16 +64,16 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns the number of units of a node that is cut into fibers, or reduces them; None for any other
-        node.
+        """Returns the number of fibers (one for each unit) into which a node's matrix is cut, or that the
+        node reduces; None for a node without fibers.
         """
         if number in self.places:
             return self.places[number].shape[1]
         return self.sums.get(number)
 
     def first_places(self, units: int) -> list[Array]:
-        """Lists, for values not cut into this number of fibers, the indices [units] that each fiber's first
-        element reads.
+        """Lists the indices [units] that the first element of each fiber reads, to load vectors of them.
+        There is an array for each value without fibers that a matrix with this number of fibers reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
@@ -88,15 +88,15 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Tells whether each element of a node reads an element of an operand with the same unit, and the
-        same depth if the operand is cut into fibers. Cached.
+        """Tells whether node `user` reads only elements of `operand` for its own unit, so that both can run
+        in one pass over the units. If `operand` is cut into fibers, the depth must be the same too. Cached.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """Computes the answer of `along`."""
+        """Computes `along` without its cache: whether `user` reads only elements of its own unit."""
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
@@ -111,30 +111,40 @@ class Fibers:
 
 
 def summed(net: Net, number: int) -> Array:
-    """Returns the indices of the elements that a reduction combines, as [depth, units]."""
+    """Returns the flat indices of the elements that a matrix reduction combines, [depth, units]: column u has
+    those of unit u.
+    """
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
     return places if node.attributes["axes"] == (-2,) else places.T
 
 
 def places_read(net: Net, operand: int, node: Node) -> Array:
-    """Returns, for each element of a node (flattened), the index of the operand's element that it reads."""
+    """Returns, for each element of a node (flattened), the flat index of the element of `operand` that it
+    reads. For a view, it is the index in the value that the view shows.
+    """
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
 def lie_along(places: Array) -> bool:
-    """Tells whether elements of neighbouring units are contiguous at every depth; places: [depth, units]."""
+    """Tells whether neighbouring units have adjacent elements at all depths, so that a vector loads them.
+
+    places: the flat index of the element at each depth and unit.
+    """
     return bool(np.all(np.diff(places, axis=1) == 1))
 
 
 def lie_near(places: Array) -> bool:
-    """Tells whether most neighbouring units read the same element or neighbouring ones."""
+    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed.
+
+    places: the flat index of the element that each unit reads, at each depth; the first depth is examined.
+    """
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
 
 def is_permutation(places: Array, size: int) -> bool:
-    """Tells whether the places are a permutation of 0, ..., size - 1."""
+    """Tells whether an array of indices is a permutation of 0, ..., size - 1."""
     if places.size != size:
         return False
     is_there = np.zeros(size, bool)
@@ -143,7 +153,7 @@ def is_permutation(places: Array, size: int) -> bool:
 
 
 def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
-    """Finds the fibers of a step: of its memories that are matrices, of statics, and of values computed from
+    """Finds the fibers in a step: of matrices that are memories, of statics, and of values computed from
     them.
 
     following: for each memory, the node of its next value.
@@ -176,11 +186,14 @@ class Search:
     statics: Collection[int] = ()
 
     def __post_init__(self) -> None:
+        """Finds the readers of each node, and the memory for each next value."""
         self.users = self.net.users()
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """Lists the reductions of a matrix over one axis whose results have at least `FEWEST_UNITS` units."""
+        """Lists the reductions that may sum fibers: of a matrix over one axis, to at least `FEWEST_UNITS`
+        results, as each unit's result then fills a vector element.
+        """
         return [
             number
             for number, node in enumerate(self.net.nodes)
@@ -191,8 +204,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds the nodes that share fibers with the operand of a reduction; None if their fibers disagree or
-        do not pay.
+        """Finds all matrices that must be cut like the operand of a reduction, so that each unit's elements
+        stay together. Returns None if they do not agree, or if this does not pay.
         """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
@@ -224,6 +237,7 @@ class Search:
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
         """Tells whether neighbouring units would read distant elements of a value as large as the group.
 
+        group: for each matrix that would have fibers, flat indices [depth, units].
         Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
         """
         net, size = self.net, max(places.size for places in group.values())
@@ -238,10 +252,11 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether a group without a memory should have fibers.
+        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit.
 
-        It should if it is much larger than the values that it is computed from, apart from statics of its
-        size that are stored in the order in which they are read.
+        group: for each matrix, the flat indices of its elements, [depth, units].
+        It pays if the group is much larger than the values that it is computed from, apart from statics of
+        its size that are stored in the order in which they are read.
         """
         net, size = self.net, max(places.size for places in group.values())
         read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
@@ -257,8 +272,8 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """Returns the fibers of a static that only matrices with agreeing fibers read, each element once;
-        None for others.
+        """Returns the fibers of a static (an input per row) that only matrices with agreeing fibers read,
+        each element once, as flat indices [depth, units]; None for any other static.
 
         places: the fibers of these matrices.
         """
@@ -275,15 +290,15 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a value is a result, or is read (through views) by a node that is not pointwise."""
+        """Tells whether a value is needed as a whole: it is a result, or read by a node that is not
+        pointwise.
+        """
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Tells whether a node may be cut into fibers: a pointwise node, or a memory that a pointwise node
-        computes.
-        """
+        """Tells whether a node may be cut into units: a pointwise node, or a memory that one computes."""
         if number in self.following:
             after = self.net.nodes[self.following[number]]
             return after.kind == "pointwise"
@@ -291,10 +306,11 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
-        """Yields the nodes that must have fibers if this node has, with their places.
+        """Yields the nodes that must be cut into fibers if node `number` is, with the flat indices [depth,
+        units] of their elements.
 
         These are operands and readers that correspond to it element by element, and the next or previous
-        value of a memory.
+        value of a memory. places: the indices of the node's own elements.
         """
         net, size = self.net, self.net.type_of(number).size
         if number in self.following:
@@ -316,8 +332,8 @@ class Search:
                 yield reader, inverse[places]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """Yields the pointwise nodes that read a value, directly or through views, each with the operand that
-        it reads.
+        """Yields the pointwise nodes that read a value, directly or through views, as pairs (reader,
+        operand): the operand is the value itself or a view of it.
         """
         for user in self.users[number]:
             node = self.net.nodes[user]

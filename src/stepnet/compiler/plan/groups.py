@@ -12,8 +12,8 @@ from stepnet.compiler.plan.totals import totals_by_recurrence
 
 @dataclass(frozen=True)
 class Groups:
-    """Nodes of a net that have no part of their own in a schedule, because the parts of other nodes compute
-    them.
+    """Nodes of a net that need no part of their own in a schedule, because the parts of other nodes compute
+    them or because they are constant.
 
     once: constants that are known when parameters are bound.
     through: expansions whose readers read the unexpanded value, so that no array is written.
@@ -33,14 +33,14 @@ class Groups:
 
     @classmethod
     def of(cls, net: Net) -> "Groups":
-        """Finds the groups of a net."""
+        """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part)."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes that have no part of their own: other parts compute them, or they are constant."""
+        """All nodes that need no part of their own: other parts compute them, or they need no computation."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members
@@ -53,12 +53,12 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node works on values of a single extent."""
+    """Tells whether a node works on values of a single extent, so that such nodes can share a part."""
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """Returns, for each result of a recurrence, the node that reads it; -1 for a result that is not read."""
+    """Returns the `result` node that reads each result of the recurrence `number`; -1 for unread results."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -67,15 +67,16 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 
 
 def repeated(net: Net) -> set[int]:
-    """Finds the expansions to steps that need no array, because their readers can read the value of the
-    sequence.
+    """Finds the expansions to steps that need no array, as their readers can read the value per sequence.
 
     Each such reader has another operand that changes from step to step.
     """
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether a reader of a repeated value computes with another operand that is not repeated."""
+        """Tells whether node `user` computes with the repeated value `number` and with a value that changes
+        from step to step.
+        """
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -95,7 +96,9 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """Finds the sums over the steps of each sequence that are accumulated while the values are computed."""
+    """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
+    computed, so that these need no array.
+    """
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -109,10 +112,12 @@ def summed(net: Net) -> set[int]:
 
 
 def zeros(net: Net, flat: set[int]) -> set[int]:
-    """Finds the zeros per row that are read only as initial memories of flat recurrences."""
+    """Finds the zeros per row that are read only as initial memories of the recurrences `flat`, so that no
+    array of zeros has to be made.
+    """
 
     def is_memory(number: int, user: int) -> bool:
-        """Tells whether a node reads the value only as an initial memory of a flat recurrence."""
+        """Tells whether node `user` reads `number` only as an initial memory of a flat recurrence."""
         inputs = net.nodes[user].inputs
         begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
         return inputs.count(number) == begins.count(number)
@@ -130,9 +135,9 @@ def zeros(net: Net, flat: set[int]) -> set[int]:
 
 
 def ended(net: Net) -> dict[int, dict[int, int]]:
-    """Finds the recurrences whose outputs are read only at the last step: for each output, the node of its
-    last value.
+    """Finds the recurrences whose outputs are read only at the last step, so that the others need no storage.
 
+    Returns, for each such recurrence, a dict from each output to the node that reduces it to its last value.
     The last step is the one that runs last: for a reverse recurrence, the first step of a sequence.
     """
     users = net.users()
@@ -157,9 +162,7 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 
 def flat_recurrences(net: Net) -> set[int]:
-    """Finds the recurrences over the steps of the net's sequences whose bodies have no inner or static
-    sequences.
-    """
+    """Finds the recurrences over the steps of the net's sequences without inner or static sequences."""
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -170,10 +173,11 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """Returns, for each node, the index of the wave in which it runs.
+    """Returns the wave of each node. Nodes of a wave do not depend on each other, unless they run together in
+    one part.
 
-    Plain nodes of one extent run together, all others alone. A recurrence whose part computes totals also
-    waits for the other operands of these.
+    Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes
+    totals also waits for the other operands of these.
     """
     levels: list[int] = []
     for number, node in enumerate(net.nodes):

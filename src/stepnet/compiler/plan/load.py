@@ -1,15 +1,15 @@
-"""How long a recurrence takes, from what its steps read and compute and from facts of the machine.
+"""Estimates of the time of a recurrence, from the bytes and operations of its steps and the machine's rates.
 
-A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds do, or as
-long as it takes to read the parameters, whichever is longer:
+A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds, or as long
+as reading the parameters, whichever is longer:
 
     few rows, parameters far away     |== reading ==============|
                                       |== computing ==|
     many rows                         |== reading ==|
                                       |== computing ====================|
 
-Work in front of the loop and behind it is done on the rows of many steps at once, so it is computing alone.
-The estimates decide how a call runs, never what it gives.
+Work before and after the loop is done on the rows of many steps at once, so only its computing counts. The
+estimates decide how a call runs, and do not affect its results.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,7 @@ OVERLAP = 4
 
 
 def overlapped(computing: float, reading: float) -> float:
-    """Combines the times of computing and reading, done at once: the longer one, and more if both are about
-    equal.
+    """Combines the seconds of computing and of reading at once: the longer, and more if both are about equal.
 
     >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
     (True, True)
@@ -88,18 +87,24 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost of a number of rows; rows beyond the table are in large tiles."""
+        """Returns the cost of multiplying this number of rows with the parameters, in units of one row of a
+        large tile.
+
+        Beyond the end of the table `costs`, rows are multiplied in large tiles.
+        """
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns the number of unit blocks of the thread that has most of them."""
+        """Returns the number of unit blocks of the busiest thread, if this many threads share them."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
-    def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows; reading: seconds for each byte of parameters."""
+    def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
+        """Estimates the seconds to multiply this number of rows with the parameters, shared by several
+        threads. seconds_per_byte: the seconds to read one byte of parameters.
+        """
         own = self.weights * self.largest(threads) / self.blocks
-        return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
+        return own * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
 
 
 @dataclass(frozen=True)
@@ -119,11 +124,11 @@ class StageLoad:
 
     @property
     def weights(self) -> int:
-        """Bytes of the parameters of all products."""
+        """The bytes of the parameters of all products."""
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows at once, shared by a number of threads."""
+        """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
         own = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
         reading = machine.reading(own) / own if own else 0.0
         seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
@@ -144,7 +149,7 @@ class WordWork:
     steps: StageLoad
 
     def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds for a number of rows of `words` words each, shared by a number of threads.
+        """Estimates the seconds of a step's work on rows with `words` words (steps of inner sequences) each.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
@@ -158,8 +163,7 @@ class WordWork:
 
 
 class CallSize(NamedTuple):
-    """Size of a call: the number of sequences that have steps, the steps of the longest one, and those of
-    all.
+    """Size of a call: the number of sequences that have steps, the steps of the longest, and those of all.
 
     words: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
     unknown.

@@ -6,11 +6,11 @@
     a a a a   b b b b       a a | b b
     a a a a   b b b b       a a | b b
 
-By rows, each thread has sequences of its own. It reads all parameters, and waits for nobody. By units, all
-threads have each step of all sequences together. Each reads its part of the parameters, which may fit its own
-cache when all of them do not, and multiplies more rows by each; and the threads wait for one another at the
-end of each phase of a step. At once, recurrences that do not depend on each other, as both directions of a
-layer, have threads of their own.
+By rows, each thread runs different sequences. It reads all parameters, and never waits. By units, all
+threads share each step of all sequences. Each thread reads a part of the parameters, which may fit its cache
+when all parameters do not, and multiplies it by more rows; the threads wait for one another at the end of
+each phase of a step. At once, recurrences that do not depend on each other, such as both directions of a
+layer, run on different threads.
 
 Layers of a stack run one after the other, each shared in one of these ways, or as a wavefront:
 
@@ -54,15 +54,16 @@ class CallPartition:
 
     @property
     def sets(self) -> int:
-        """Number of threads that have sequences of their own."""
+        """The number of threads with sequences of their own; 1 if threads share each step."""
         return self.threads if self.how == "rows" else 1
 
     @property
     def together(self) -> int:
-        """Number of threads that share each step."""
+        """The number of threads that share each step; 1 if threads have sequences of their own."""
         return self.threads if self.how == "units" else 1
 
     def __str__(self) -> str:
+        """Describes the way to share a call in words."""
         if self.how == "alone":
             return "one thread"
         if self.how == "rows":
@@ -108,17 +109,21 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
 
 
-def partition(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
-    """Decides how at most `most` threads share a call of a recurrence."""
-    ways = tuple(ways_of(load, size, most, machine))
+def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
+    """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
+    estimated time, or one thread if others gain little.
+    """
+    ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
 
 
-def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator[CallPartition]:
-    """Yields the ways to share a call between at most `most` threads, one thread first."""
+def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
+    """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
+    times; the first is one thread.
+    """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
-    for threads in counts(most):
+    for threads in thread_counts(max_threads):
         if threads <= size.filled:
             yield CallPartition("rows", threads, load.seconds(size, threads, 1, machine))
         if (load.loop.products or load.loop.blocks) and size.filled:
@@ -128,19 +133,21 @@ def ways_of(load: Load, size: CallSize, most: int, machine: Machine) -> Iterator
             yield CallPartition("units", threads, seconds, blocks, load.loop.waits)
 
 
-def counts(most: int) -> list[int]:
-    """Lists the numbers of threads that are weighed: powers of two below `most`, and `most` itself.
+def thread_counts(max_threads: int) -> list[int]:
+    """Lists the numbers of threads to try: powers of two below `max_threads`, and `max_threads` itself.
 
-    >>> counts(1), counts(2), counts(6)
+    >>> thread_counts(1), thread_counts(2), thread_counts(6)
     ([], [2], [2, 4, 6])
     """
-    return [*(2**power for power in range(1, most.bit_length()) if 2**power < most), *([most] * (most > 1))]
+    return [
+        *(2**power for power in range(1, max_threads.bit_length()) if 2**power < max_threads),
+        *([max_threads] * (max_threads > 1)),
+    ]
 
 
 @dataclass(frozen=True)
 class Concurrency:
-    """Decision whether recurrences that do not depend on each other run at the same time, or one after the
-    other.
+    """Decision whether independent recurrences run at the same time, or one after the other.
 
     order: their positions in the order in which threads take them, the longest first; None if they run one
         after the other.
@@ -155,6 +162,7 @@ class Concurrency:
     in_turn: float
 
     def __str__(self) -> str:
+        """Describes the decision and the estimated times in words."""
         times = duration(self.seconds), duration(self.in_turn)
         if self.order is None:
             return f"one after the other: {times[1]} predicted\n  not at the same time: {times[0]}"
@@ -165,26 +173,32 @@ class Concurrency:
         )
 
 
-def at_once(loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine) -> Concurrency:
-    """Decides whether several recurrences run at the same time, on at most `most` threads."""
-    parts = [partition(load, size, most, machine).chosen for load, size in zip(loads, sizes, strict=True)]
+def at_once(
+    loads: Sequence[Load], sizes: Sequence[CallSize], max_threads: int, machine: Machine
+) -> Concurrency:
+    """Decides whether independent recurrences, such as both directions of a layer, run at the same time or
+    one after the other. max_threads: the number of threads for all of them.
+    """
+    parts = [
+        partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
+    ]
     in_turn = sum(way.seconds for way in parts)
-    each = max(1, most // len(loads))
+    each = max(1, max_threads // len(loads))
     own = [by_rows(load, size, each, machine) for load, size in zip(loads, sizes, strict=True)]
     order = sorted(range(len(own)), key=lambda place: own[place].seconds, reverse=True)
-    ends = [0.0] * min(most, len(own))
+    ends = [0.0] * min(max_threads, len(own))
     for place in order:
         ends[ends.index(min(ends))] += own[place].seconds
     seconds = max(ends) + machine.handover
-    if most > 1 and seconds < in_turn:
+    if max_threads > 1 and seconds < in_turn:
         return Concurrency(tuple(order), tuple(own), seconds, in_turn)
     return Concurrency(None, tuple(parts), seconds, in_turn)
 
 
 @dataclass(frozen=True)
 class Wavefront:
-    """Decision how the layers of a stack run: in groups one after the other, the layers of a group at the
-    same time.
+    """Decision how the layers of a stack run: in groups one after the other; the layers of a group run at
+    once.
 
     groups: for each group, the number of its layers, and the number of steps by which they follow one
         another; 0 for a single layer.
@@ -199,6 +213,7 @@ class Wavefront:
     in_turn: float
 
     def __str__(self) -> str:
+        """Describes the decision and the estimated times in words."""
         if all(count == 1 for count, _ in self.groups):
             return f"one layer after the other: {duration(self.in_turn)} predicted"
         texts = [
@@ -215,15 +230,17 @@ BLOCKS = 4, 8, 16, 32, 64
 """Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
 
 
-def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
-    """Decides how layers that each read the outputs of the one before run, on at most `most` threads."""
-    parts = [partition(load, size, most, machine).chosen for load in loads]
+def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
+    """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
+    in groups that run at once, some steps apart.
+    """
+    parts = [partition(load, size, max_threads, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
     for first in reversed(range(len(loads))):
         ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]
-        for count in range(2, min(most, len(loads) - first) + 1):
-            seconds, block = following(loads[first : first + count], size, machine)
+        for count in range(2, min(max_threads, len(loads) - first) + 1):
+            seconds, block = wavefront_time(loads[first : first + count], size, machine)
             after, groups = best[count - 1]
             ways.append((seconds + after, ((count, block), *groups)))
         best.insert(0, min(ways))
@@ -241,22 +258,22 @@ def wavefront(loads: Sequence[Load], size: CallSize, most: int, machine: Machine
     return Wavefront(groups, tuple(parts), seconds, in_turn)
 
 
-def following(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
-    """Estimates layers that follow one another, each on a thread of its own; returns the seconds, and steps
-    per block.
+def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
+    """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
+    Returns the seconds, and the best number of steps per block.
     """
 
     def seconds(block: int) -> float:
-        """Estimates the seconds with blocks of this many steps."""
+        """Estimates the seconds if layers hand over their outputs after every `block` steps."""
         blocks = max(1, ceil(size.longest / block))
         each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
-        # The longest works all the time; the others add a block at its begin or its end.
+        # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
         return max(each) + (sum(each) - max(each)) / blocks + machine.handover
 
     return min((seconds(block), block) for block in BLOCKS)
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates a call on threads that each have sequences of their own."""
+    """Estimates the time of a call whose sequences are divided between at most `threads` threads."""
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

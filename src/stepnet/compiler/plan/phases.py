@@ -15,15 +15,16 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Tells whether a node is a result of a recurrence."""
+    """Tells whether node `number` picks a result of a recurrence, which ends a phase."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides nodes into phases, in order. Views and inputs are in no phase, as nothing is computed for them.
+    """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
+    phases. Views and inputs are in no phase, as nothing is computed for them.
 
-    fibers: for a step, the fibers of the matrices that it carries.
+    fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
     phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
@@ -31,7 +32,7 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """Assigns each node a phase, with work on matrices in as few phases as possible.
+    """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
@@ -39,29 +40,34 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
     An update of a matrix is postponed until everything that another update in the same pass needs is known.
     """
-    phase = whole(fibers, numbers, {})
+    phase = untorn_phases(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.places]
     for first in sorted({phase[number] for number in matrices})[1:]:
-        waiting = whole(fibers, numbers, dict.fromkeys(matrices, first))
+        waiting = untorn_phases(fibers, numbers, dict.fromkeys(matrices, first))
         if len({waiting[n] for n in matrices}) < len({phase[n] for n in matrices}):
             phase = waiting
     return phase
 
 
-def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
-    """Assigns each node a phase, such that no node is torn (see `torn_nodes`). first: the earliest phase of
-    some nodes.
+def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
+    """Maps each node to a phase, such that no node reads a value that another thread computes in the same
+    phase.
+
+    earliest: for some nodes, the earliest phase.
     """
     later = set[int]()
-    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
+    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
         later |= torn
     return postponed(fibers, numbers, phase)
 
 
 def phase_of_each(
-    fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
+    fibers: Fibers, numbers: list[int], later: set[int], earliest: Mapping[int, int]
 ) -> dict[int, int]:
-    """Assigns each node a phase. later: nodes that start a phase after all that they read."""
+    """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
+
+    later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
+    """
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
     for number in numbers:
@@ -71,7 +77,7 @@ def phase_of_each(
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
             continue
-        own_phase = first.get(number, 0)
+        own_phase = earliest.get(number, 0)
         for operand in node.inputs:
             root = value_read(net, operand)
             if root in phase and root in inside:
@@ -82,7 +88,7 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Moves pointwise nodes to the phase of their readers, if they read no value of their own phase.
+    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -112,7 +118,9 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the nodes that read, within their own phase, a value that another thread may compute."""
+    """Returns the nodes that read, within their own phase, a value that another thread may compute. They must
+    move to a later phase.
+    """
     net, shared = fibers.net, sharing(fibers, phase)
     return {
         number
@@ -126,7 +134,8 @@ def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
 
 
 def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
-    """Makes a function that tells how threads divide each node of a phase.
+    """Makes a function that tells how threads divide each node of a phase, to find nodes that would read
+    values of other threads.
 
     Products, and pointwise nodes of their size, are divided by unit. Fibers, and pointwise nodes with their
     number of units, are divided by unit too, but at other boundaries. All other nodes are divided by row.
@@ -134,7 +143,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     net, none = fibers.net, ("rows", 0)
 
     def size_of(number: int) -> tuple[int, object, int]:
-        """Returns phase, extent and size of a node: nodes for which these are equal can be divided alike."""
+        """Returns phase, extent and size of a node; nodes that agree in all three can be divided alike."""
         type_ = net.nodes[number].types[0]
         return phase[number], type_.extent, type_.size
 
@@ -142,7 +151,7 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
 
     def shared(number: int) -> tuple[str, int]:
-        """Returns the way in which a node is divided, and its number of units."""
+        """Returns how threads divide a node ("rows", "units" or "fibers"), and its number of units, or 0."""
         node, units = net.nodes[number], fibers.units(number)
         if units is not None:
             return "fibers", units
@@ -175,7 +184,8 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether a node may run in the phase of the value that it reads.
+    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
+    without waiting for other threads.
 
     Reductions over sequences, expansions to sequences and inner recurrences end their phase.
     """

@@ -64,37 +64,40 @@ class Plan:
 
     @property
     def recurrence(self) -> Node:
-        """The node of the recurrence."""
+        """The net's node of the recurrence, whose body is the step."""
         return self.net.nodes[self.recur]
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence."""
+        """The body of the recurrence: the net of one step."""
         return self.recurrence.recur.body
 
     @property
     def reverse(self) -> bool:
-        """Tells whether each sequence runs from its last step to its first."""
+        """Tells whether the recurrence runs each sequence from its last step to its first."""
         return self.recurrence.recur.reverse
 
     def turned(self, traced: Net) -> "Plan":
-        """Makes the plan of a net that equals this plan's net but for its direction."""
+        """Returns this plan for the net `traced`, which differs from the plan's net only in direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
 
     @computed_once
     def fibers(self) -> Fibers:
-        """The fibers of the matrices that the step carries."""
+        """The fibers of the step's matrices: the elements that a reduction combines for one unit."""
         return step_fibers(self.recurrence)
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Tells whether each unit of the memories is independent of all other units, at every step."""
+        """Tells whether each unit (feature of a memory) depends on no other unit, at any step.
+
+        If so, threads that divide the units between them need not wait for one another.
+        """
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
     def key(self) -> str:
-        """A digest of the computation; equal for plans that differ only in their direction."""
+        """A digest of the computation, to cache its code; equal for plans that differ only in direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
 
@@ -105,7 +108,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
-        """Lists each stage's name, net and phases, in the order they run."""
+        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes."""
         return (
             ("sequence", self.net, self.sequence),
             ("before", self.net, self.before),
@@ -117,7 +120,7 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """Lists, for each memory, the node of its final value; None if it is not read."""
+        """Lists, for each memory, the node that reads its final value; None if nothing reads it."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
         places = range(len(self.recurrence.types))
@@ -125,17 +128,17 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The nodes that reductions over steps and totals read."""
+        """The numbers of the nodes that reductions over steps and totals over all rows read."""
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
     def results(self, places: tuple[int, ...]) -> list[int]:
-        """Lists the nodes of the results at these places."""
+        """Lists the nodes of the net's results at the given positions, in this order."""
         return [self.net.results[place] for place in places]
 
 
 def plan(traced: Net) -> Plan:
-    """Makes the plan of a net with one recurrence; raises `NetError` if one pass over the steps is not
-    enough.
+    """Makes the plan of a net: which node runs in which stage, after all passes. Raises `NetError` if the net
+    has not exactly one recurrence, or if one pass over the steps is not enough.
     """
     net = optimised(traced)
     loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
@@ -174,24 +177,26 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """Finds the fibers of the matrices that a recurrence carries, and of other large matrices in its step."""
+    """Finds how the matrices in a recurrence's step are cut into fibers, so that phases can be formed. A
+    fiber is the elements that a reduction combines for one unit.
+    """
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
     return fibers(recur.body, carried(recurrence), statics)
 
 
 def carried(recurrence: Node) -> dict[int, int]:
-    """Returns, for each memory of a step, the node that computes its next value."""
+    """Maps each memory input of a step to the node of its next value, both as node numbers of the body."""
     recur = recurrence.recur
     following = (reshaped(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))
 
 
 def directed(net: Net, reverse: bool) -> Net:
-    """Turns all recurrences of a net to the same direction."""
+    """Sets the direction of all recurrences of a net; `reverse` runs them from the last step to the first."""
 
     def node_in_direction(node: Node) -> Node:
-        """Turns one recurrence; returns other nodes unchanged."""
+        """Sets the direction of a recurrence; returns other nodes unchanged."""
         pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
         return node if pairs == node.pairs else replace(node, pairs=pairs)
 
@@ -205,8 +210,8 @@ class Plans:
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
-        """Returns the plan of a net. No pass and no phase depends on the direction, so it is planned forward
-        and turned.
+        """Returns the plan of a net, made at most once for both directions. No pass and no phase depends on
+        the direction, so the net is planned forward and turned.
         """
         forward = directed(traced, reverse=False)
         key = forward, tuple(node.source for node in all_nodes(forward))
@@ -216,7 +221,10 @@ class Plans:
 
 
 def stage(node: Node, known: When) -> str:
-    """Returns the stage in which a node is computed, by its extent and the time at which it is known."""
+    """Returns the name of the plan's stage that computes a node, such as "before" (the loop).
+
+    known: the earliest time at which the node's value is known.
+    """
     extent = node.types[0].extent
     if extent not in STAGES:
         raise NetError(
@@ -226,8 +234,8 @@ def stage(node: Node, known: When) -> str:
 
 
 def check_one_pass(net: Net, known: list[When]) -> None:
-    """Raises `NetError` if one pass over the steps is not enough, because a step needs a value of all
-    steps.
+    """Raises `NetError` if one pass over the steps is not enough, because a step needs a value of all steps.
+    known: for each node, the earliest time at which its value is known.
     """
     for number, node in enumerate(net.nodes):
         if "how" in node.attributes and node.operation == "expand":
@@ -246,7 +254,10 @@ def check_one_pass(net: Net, known: list[When]) -> None:
 
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
-    """Returns the latest time at which an operand may become known for a node to be computed in its stage."""
+    """Returns the latest time at which an operand may become known so that `node` still runs in its stage.
+
+    extent: the extent of the node's value, such as one per row or one per step.
+    """
     if node.operation == "recur":
         return When.BEFORE
     if extent == CONST:
@@ -256,11 +267,11 @@ def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
 
 
 def picks(net: Net, number: int, recur: int) -> bool:
-    """Tells whether a node is a `result` of the recurrence."""
+    """Tells whether node `number` is a `result` node that picks a result of the recurrence `recur`."""
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
 
 
 def is_of_steps(net: Net, number: int) -> bool:
-    """Tells whether a node computes one value of a row from the values of all its steps."""
+    """Tells whether a node reduces the values of all steps of a sequence to one value per row."""
     node = net.nodes[number]
     return node.operation == "reduce" and node.type.extent == ROWS

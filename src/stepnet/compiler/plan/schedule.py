@@ -76,8 +76,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Schedule of a net: its parts in the order they run, computed at first use, as an engine may not need
-    them.
+    """Schedule of a net: its parts in the order they run. They are computed at first use.
 
     traced: the net as traced.
     moved: the net after `lift`, if that pass has run already.
@@ -88,28 +87,28 @@ class Schedule:
 
     @computed_once
     def cut(self) -> "Cut":
-        """The net that is cut into parts, and the parts."""
+        """The net that is cut into parts, which run one after the other, and these parts."""
         return cut_of(self.traced, self.moved)
 
     @property
     def net(self) -> Net:
-        """The net to whose nodes the parts refer; inputs and results are in the order of the traced net."""
+        """The net to whose nodes the parts refer; inputs and results are in the traced net's order."""
         return self.cut[0]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts, in the order they run."""
+        """The parts of the net that run one after the other, in order, each by an engine or by NumPy."""
         return self.cut[1]
 
     @property
     def whole(self) -> Plan | None:
-        """The plan of the net if a single plan runs it; else None."""
+        """The plan that runs the whole traced net at once; None if the net needs several parts."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yields the plans of all parts, those inside loops included."""
+        """Yields the plans of all parts that engines run, also of parts inside loops."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
@@ -121,9 +120,9 @@ Cut = tuple[Net, tuple[Part, ...]]
 
 
 def cut_of(traced: Net, moved: Net | None) -> Cut:
-    """Cuts a net into parts; returns the net to which they refer, and the parts.
+    """Cuts a net into parts that run one after the other; returns the net that they refer to, and the parts.
 
-    The arguments are those of `Schedule`.
+    moved: the net after `lift`, if that pass has run already; else None.
     """
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
@@ -133,14 +132,12 @@ def cut_of(traced: Net, moved: Net | None) -> Cut:
 
 
 def schedule(net: Net) -> Schedule:
-    """Makes the schedule of a net: one part if a single plan is enough, else several."""
+    """Makes the schedule of a net, its parts in the order they run: a single part if one plan is enough."""
     return Schedule(net)
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """Makes the plan of a net with one recurrence; None if the net needs more than one pass over the
-    steps.
-    """
+    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps."""
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -150,7 +147,7 @@ def plan_of_all(net: Net) -> Plan | None:
 
 
 def whole_part(single: Plan) -> Part:
-    """Makes the only part of a net that a single plan runs."""
+    """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[place] for place in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
@@ -159,7 +156,7 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net) -> tuple[Part, ...]:
-    """Cuts a net into parts, in the order they run."""
+    """Cuts a net into the parts of a schedule, in the order they run."""
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
@@ -179,7 +176,9 @@ def parts_of(net: Net) -> tuple[Part, ...]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants that a part is bound to."""
+    """Returns the constants that a part reads if it has a plan or a loop. If another part computes one of
+    them, the part must be bound in each call.
+    """
     if part.plan is None and part.inner is None:
         return set()
     return {
@@ -188,18 +187,21 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
-    """Makes the part that computes these nodes."""
+    """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
+
+    plans: a cache of plans.
+    """
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
     if is_plain(node):
-        return plain(net, numbers, groups)
+        return plain_part(net, numbers, groups)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     if has_inner(body) and why_in_parts(node, extent):
-        return loop(net, numbers[0], extent)
+        return loop_part(net, numbers[0], extent)
     return recurrence(net, numbers[0], groups, plans)
 
 
@@ -214,18 +216,19 @@ class Inside:
     """
 
     def __init__(self, net: Net) -> None:
+        """Begins an empty net for a part of `net`."""
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """Adds an input for a node; returns its number."""
+        """Adds an input to the part's net for node `number` of the whole net; returns its new number."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """Returns the number of a node in the new net; a constant that is not there yet is built from its
-        operands.
+        """Returns the number that a node of the whole net has in the part's net. A constant that is not there
+        yet is copied with its operands, or becomes a parameter if it is computed after binding.
         """
         if number not in self.place:
             node = self.net.nodes[number]
@@ -236,7 +239,7 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Builds totals in the new net; returns the values per step that became inputs for them."""
+        """Copies totals into the part's net, in order; returns the nodes that became inputs for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -248,8 +251,8 @@ class Inside:
         return more
 
 
-def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """Makes the part for nodes without a recurrence: a recurrence without memory with one step per value.
+def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
+    """Makes the part for plain nodes: a recurrence without memory, with one step per value.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
     sequences: the values per sequence are statics, and the sums are memories.
@@ -286,7 +289,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
     operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
+    made = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part("plain", tuple(reads), tuple(results), extent, plan(made), parameters=parameters)
@@ -303,15 +306,15 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     )
 
 
-def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """Makes the net of one recurrence, with all of its results."""
+def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Net:
+    """Makes the net that consists of one recurrence, with all its results. operands: numbers in `builder`."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
-    """Makes the part for a recurrence over flat sequences, with only the outputs that are read, and totals of
-    its results.
+    """Makes the part for a recurrence over flat sequences (without inner ones): its outputs that are read,
+    its final memories, and the totals of its results. plans: a cache of plans.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -360,13 +363,13 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Sorts totals in the order of a net's results: those per row first, then those over all rows."""
+    """Sorts totals (node numbers) in the order of a net's results: values per row first, then constants."""
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
-def loop(net: Net, number: int, extent: Extent) -> Part:
-    """Makes the part for a recurrence that runs step by step, because an inner recurrence needs its
-    memory.
+def loop_part(net: Net, number: int, extent: Extent) -> Part:
+    """Makes the part for a recurrence that runs step by step, each step a schedule of its own, because an
+    inner recurrence needs its memory. extent: the extent of its steps.
     """
     node = net.nodes[number]
     body: Net = node.attributes["body"]

@@ -35,7 +35,7 @@ class KeptSchedule(Schedule):
 
     @computed_once
     def cut(self) -> Cut:
-        """The net that is cut into parts, and the parts."""
+        """The net that is cut into parts and its parts, read from disk, or computed and stored there."""
         key = key_of(self.traced)
         if key is None:
             return cut_of(self.traced, None)
@@ -51,7 +51,7 @@ class KeptSchedule(Schedule):
 
 
 def key_of(traced: Net) -> str | None:
-    """Computes the key of a net's schedule in the cache; None if it is not to be stored."""
+    """Computes the key of a net's schedule in the disk cache; None if the schedule is not to be stored."""
     if not store.is_used() or bytes_of(traced) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
@@ -62,13 +62,15 @@ def key_of(traced: Net) -> str | None:
 
 
 def bytes_of(net: Net) -> int:
-    """Counts the bytes of the arrays in a net."""
+    """Counts the bytes of the constant arrays in a net, which decide whether its schedule is stored."""
     values = (value for node in all_nodes(net) for _, value in node.pairs)
     return sum(value.value.nbytes for value in values if isinstance(value, Literal))
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
-    """Makes the cache entry for the parts of a net."""
+    """Makes the disk cache entry for a cut net: a dict from which `cut_from` restores the same parts. traced:
+    the net before it was cut, which is not stored.
+    """
     net, parts = cut
     inner = [part.inner for part in parts]
     return {
@@ -81,7 +83,7 @@ def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
 
 
 def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
-    """Restores the parts of a net from their cache entry."""
+    """Restores a cut net and its parts from a disk cache entry that `entry_of` made for the net `traced`."""
     parts = list[Part]()
     for part, key, inner in zip(entry["parts"], entry["keys"], entry["inner"], strict=True):
         plan, own = part.plan, None

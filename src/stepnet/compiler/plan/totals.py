@@ -18,7 +18,8 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 def totals_by_recurrence(
     net: Net, once: Collection[int], recurrences: Collection[int]
 ) -> dict[int, tuple[int, ...]]:
-    """Finds, for each recurrence, the sums and contracts that its part computes, in order.
+    """Finds the sums and contracts of a recurrence's results that an engine can compute along with it, so
+    that NumPy need not. Returns their nodes, in order, for each recurrence.
 
     once: the constants that are known when parameters are bound.
     recurrences: the flat recurrences of which all outputs are needed.
@@ -47,5 +48,7 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Tells whether a value is known before a recurrence runs, judging by its number: a conservative test."""
+    """Tells whether a value is known before a recurrence runs, so that totals of its part may read it. The
+    test by number is conservative. once: constants known when parameters are bound.
+    """
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

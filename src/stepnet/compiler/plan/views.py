@@ -9,7 +9,9 @@ from stepnet.compiler.plan.passes.rewrite import view_chain
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Tells whether each element of a pointwise result reads the same flat index of the operand's source."""
+    """Tells whether each element of the pointwise node `user` reads the element of the same flat index in
+    `operand`, so that both can be computed element by element.
+    """
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -19,8 +21,8 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """Returns, for each element of a view, its flat index in the source: applies the view to an array of
-    indices.
+    """Returns, for each element of a view, the flat index of the element of the source that it shows. The
+    view's operations are applied to an array of indices.
     """
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
@@ -31,8 +33,8 @@ def view_places(net: Net, number: int) -> np.ndarray:
 
 
 def reshaped(net: Net, number: int) -> int:
-    """Returns the source of a view that only reshapes it, so that elements keep their order; else the node
-    itself.
+    """Returns the node that a view shows if the view only reshapes it, so that elements keep their order;
+    otherwise returns `number` itself.
     """
     root, chain = view_chain(net, number)
     if not chain or net.type_of(root).size != net.type_of(number).size:

@@ -21,7 +21,9 @@ Waves = tuple[tuple[int, ...], ...]
 
 
 def waves_of(parts: Sequence[Part]) -> Waves:
-    """Sorts parts into waves: each part reads only results of earlier waves. Returns positions by wave."""
+    """Sorts the parts of a schedule into waves: parts of a wave read only results of earlier waves, so they
+    may run at the same time. Returns the positions in `parts`, by wave.
+    """
     made: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
@@ -32,7 +34,8 @@ def waves_of(parts: Sequence[Part]) -> Waves:
 
 
 def lines_of(parts: Sequence[Part]) -> Waves:
-    """Finds lines of recurrences, and returns their positions by line, in order.
+    """Finds lines: recurrences that may run at the same time, each some steps behind the one before. Returns
+    the positions in `parts`, by line.
 
     Each is the only part of its wave, so nothing else runs between them.
     """
@@ -49,7 +52,7 @@ def lines_of(parts: Sequence[Part]) -> Waves:
 
 
 def follows(part: Part, ahead: Part) -> bool:
-    """Tells whether a recurrence can run some steps behind another one.
+    """Tells whether the recurrence `part` can run at the same time as `ahead`, some steps behind it.
 
     It can if both run in the same direction over the same sequences, and it reads only outputs of the other,
     each at its own step.
@@ -71,8 +74,8 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Groups adjacent parts for which `fits` holds, and leaves every other part alone. Returns positions by
-    group.
+    """Groups adjacent parts of a schedule for whose positions `fits` is true; every other part is a group
+    alone. Returns the positions in `parts`, by group.
     """
     runs: list[tuple[int, ...]] = []
     for fit, places in groupby(range(len(parts)), fits):

@@ -37,32 +37,32 @@ class Labelled:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each letter."""
+        """The size of each feature axis, by its letter."""
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """Arranges the axes in the order of the letters, with an axis of size 1 for each letter that it
-        lacks.
-        """
+        """Returns the value with axes in the order of these letters, of size 1 for letters that it lacks."""
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
     def summed(self, kept: str) -> "Labelled":
-        """Sums over all letters except those in `kept`, in the value's dtype."""
+        """Sums over the axes of all letters that are not in `kept`; the dtype stays that of the value."""
         gone = "".join(letter for letter in self.letters if letter not in kept)
         left = "".join(letter for letter in self.letters if letter in kept)
         return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """Sums over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
+    """Sums over these feature axes in the dtype of x; NumPy's sum would widen small integers."""
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """Returns the size of each letter. A size of 1 gives way to another size, as in broadcasting."""
+    """Returns the size of each letter, which labels axes of several values. A size of 1 gives way to others,
+    as in broadcasting.
+    """
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -70,13 +70,17 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """Drops the axes of size 1 along which an operand broadcasts against other operands."""
+    """Drops the axes of size 1 along which an operand is broadcast. sizes: the size of each letter in the
+    product.
+    """
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
-    """Multiplies two values, and sums over all letters except those in `kept`."""
+    """Multiplies two values with labelled axes, and sums over all letters except those in `kept`. Products
+    with parameters become matmuls where that takes few of them.
+    """
     a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
     if a.value.is_constant != b.value.is_constant:
         x, parameter = (b, a) if a.value.is_constant else (a, b)
@@ -93,9 +97,7 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Tells whether a product with a parameter can be written as at most `MOST_BLOCKS` vector-matrix
-    products.
-    """
+    """Tells whether a product with a parameter can be at most `MOST_BLOCKS` products of vector and matrix."""
     sizes = x.sizes | parameter.sizes
     over = [letter for letter in x.letters if letter not in kept]
     blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
@@ -104,7 +106,11 @@ def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
 
 
 def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
-    """Multiplies a value by a parameter, with one matmul for each index of the axes that both keep."""
+    """Multiplies a value by a parameter, with one matmul for each index of the axes that both have and that
+    are kept, as of attention heads.
+
+    kept: the letters that are not summed over.
+    """
     both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
     over = "".join(letter for letter in x.letters if letter not in kept)
     own = "".join(letter for letter in x.letters if letter not in both + over)
@@ -120,8 +126,8 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of each row, as np.matmul does, without the row
-    axis.
+    """Multiplies matrices [..., m, k] and [..., k, n] of each row as np.matmul does, by labelled axes. The
+    axis of rows is not among them.
     """
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]

@@ -1,4 +1,4 @@
-"""Random numbers, and the time, in a step: they would be read once, when it is traced, and be constants.
+"""Checks for steps that draw random numbers or read the time, which a trace would turn into constants.
 
     states of generators  -->  the step is traced  -->  their states again, equal
 
@@ -63,10 +63,11 @@ which the code of a step may refer to it, and the error message if it does.
 
 
 def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
-    """Traces a step, and returns the result of `trace`.
+    """Calls `trace`, which traces a step, and returns its result, after checks for random numbers.
 
-    Raises `StepError` if the step draws random numbers or reads the time, which would be constants of the
-    net. net: returns the net of such a result.
+    Raises `StepError` if the step draws random numbers or reads the time, as they would be constants of the
+    net.
+    net: returns the net of a result of `trace`.
     """
     known: Any = getattr(step, "reads", None)
     reads = known if isinstance(known, Reads) else reads_of(step)
@@ -82,7 +83,9 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
 
 
 def known_names(reads: Reads) -> frozenset[str]:
-    """Returns the names in the code of a step, and of the functions, classes and modules that it reads."""
+    """Returns the names in the code of a step, and of the functions, classes and modules that it reads. They
+    show whether it may read the time or make a generator.
+    """
     values = reads.values.values()
     codes = [{value.co_name} | names_in(value)[1] for value in values if isinstance(value, CodeType)]
     others = [getattr(value, "__name__", None) for value in values]
@@ -115,8 +118,8 @@ the number of generators spawned from a seed sequence.
 
 
 def generators(reads: Reads) -> dict[str, State]:
-    """Makes functions that read the states of the generators that a step may draw from, by the generators'
-    names.
+    """Makes a function for each random generator that a step may draw from, which reads the generator's
+    state. Keys are names of generators for messages.
     """
     states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
@@ -130,13 +133,17 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Reads the state of a module's generator; None if the module is not imported."""
+    """Calls the function of a module that returns the state of its global random generator; None if the
+    module is not imported.
+    """
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
-    """Reads the state of a generator from its attribute, which is called if it is a method."""
+    """Reads the state of a random generator from its attribute, which is called if it is a method. module:
+    the generator's module, as PyTorch's need a call of their own.
+    """
     if not module.startswith("torch"):
         found = attrgetter(attribute)(owner)
         return found() if callable(found) else found
@@ -145,7 +152,7 @@ def state_of(owner: Any, attribute: str, module: str) -> Any:
 
 
 def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
-    """Reads the parts of a generator's state by name; a sequence of seeds that is not NumPy's has none."""
+    """Reads the parts of a random generator's state, by attribute; a seed sequence not of NumPy has none."""
     parts = dict[str, Any]()
     for attribute in attributes:
         place, _, _ = attribute.rpartition(".")
@@ -156,12 +163,12 @@ def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str,
 
 
 def compared(states: Mapping[str, State]) -> dict[str, Any]:
-    """Reads all states, as values that can be compared."""
+    """Reads the states of random generators, in a form that shows later whether one of them was used."""
     return {name: comparable(state()) for name, state in states.items()}
 
 
 def comparable(state: Any) -> Any:
-    """Converts the state of a generator to a value that can be compared: arrays become bytes."""
+    """Converts the state of a random generator to a value that can be compared: arrays become bytes."""
     if isinstance(state, dict):
         return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
     if isinstance(state, tuple):  # Python's holds a tuple of 625 numbers, which is compared as it is
@@ -171,9 +178,10 @@ def comparable(state: Any) -> Any:
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
-    """Traces again and watches the generators at each line; raises `StepError` with the line that draws.
+    """Traces a step again, with a check of the generators after each line, to find the line that draws.
+    Raises `StepError` with this line.
 
-    Returns the result of this trace if no line draws: then another thread had drawn in the first one.
+    Returns the result of this trace if no line draws: then another thread had drawn during the first one.
     """
     watch = Watch(states)
     outside = sys.gettrace()
@@ -193,19 +201,20 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
 
 
 class Watch:
-    """Tracing function that looks after each of the user's lines for a generator that has moved.
+    """Tracing function that looks, after each of the user's lines, for random generators that have changed.
 
     found: the name of the first such generator, and the line; None so far.
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
+        """Reads the states of random generators before a step runs. states: for each, reads its state."""
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python at each call: returns the function that follows its lines, for the user's
-        functions only.
+        """Called by Python when a function is called: returns the function that follows its lines; None for
+        functions that are not the user's.
         """
         code = frame.f_code
         if self.found or not is_users(code) or is_installed(code.co_filename):
@@ -213,7 +222,7 @@ class Watch:
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python before each line and when a call returns: looks for generators that have moved."""
+        """Called by Python before each line and when a call returns: looks for changed random generators."""
         self.look()
         at = frame
         if event == "return":
@@ -222,7 +231,7 @@ class Watch:
         return None if self.found else self.follow
 
     def look(self) -> None:
-        """Notes a generator that has moved since the line before."""
+        """Notes the first random generator whose state changed since the line before, and that line."""
         if self.found or self.line is None:
             return
         now = compared(self.states)
@@ -235,13 +244,13 @@ class Watch:
 
 
 class DrawGuard:
-    """Context that raises `StepError` with the user's line if one of the functions of `ASKED` is called in
-    it.
+    """Context that raises `StepError` with the user's line if a function of the table `ASKED` is called.
 
     names: the names in the step's code; functions that it cannot reach by them are not watched.
     """
 
     def __init__(self, names: frozenset[str]) -> None:
+        """Chooses the functions to watch: those that the step can reach by the names in its code."""
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():
             function = getattr(sys.modules.get(module), name, None)
@@ -250,12 +259,12 @@ class DrawGuard:
         self.found, self.outside = "", sys.getprofile()
 
     def __enter__(self) -> None:
-        """Starts to watch, if there is a function to watch."""
+        """Starts to watch calls, if there is a function to watch."""
         if self.messages:
             sys.setprofile(self.follow)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Stops watching; raises the error if a function was called."""
+        """Stops watching; raises the error if a watched function was called."""
         if self.messages:
             sys.setprofile(self.outside)
         if kind is None and self.found:
@@ -274,11 +283,11 @@ class DrawGuard:
             self.found = f"{self.messages[id(argument)]}\n  at {line_of(frame.f_code, frame.f_lineno)}"
 
 
-# ---- other numbers each time -------------------------------------------------------------------------------
+# ---- comparison of two traces ------------------------------------------------------------------------------
 
 
 def check_equal(first: Net, second: Net) -> None:
-    """Raises `StepError` if two traces of a step differ: the step reads the time or random numbers."""
+    """Raises `StepError` if two traces of one step differ, because it reads the time or random numbers."""
     if first == second:
         return
     pairs = zip(first.nodes, second.nodes, strict=False)

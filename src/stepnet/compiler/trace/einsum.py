@@ -36,7 +36,7 @@ class Operand:
 
     @property
     def features(self) -> str:
-        """The letters of the feature axes."""
+        """The letters of the feature axes, without that of the rows."""
         return self.letters if self.value.is_constant else self.letters[1:]
 
 
@@ -90,7 +90,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
 
 
 def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
-    """Returns, for each operand, the axes that np.tensordot sums over, counted from the first axis."""
+    """Returns, for each of two operands, the axes that np.tensordot sums over, counted from the first axis.
+
+    axes: as for np.tensordot: a number of axes, or a pair of axes or lists of them.
+    """
     if is_integer(axes):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise refuse(
@@ -111,25 +114,27 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
     return [axis % a.ndim for axis in pair[0]], [axis % b.ndim for axis in pair[1]]
 
 
-# ---- what is written ---------------------------------------------------------------------------------------
+# ---- subscripts --------------------------------------------------------------------------------------------
 
 
-def check_letters(text: str, letters: str) -> None:
-    """Raises `StepError` for characters that are not letters."""
+def check_letters(subscripts: str, letters: str) -> None:
+    """Raises `StepError` for subscripts of np.einsum with other characters than letters."""
     if "..." in letters:
-        raise refuse(f"np.einsum of {text!r} in a step names every axis: write letters for the ...")
+        raise refuse(f"np.einsum of {subscripts!r} in a step names every axis: write letters for the ...")
     if wrong := sorted(set(letters) - set(ascii_letters) - {","}):
-        raise refuse(f"np.einsum: {text!r} has {wrong[0]!r}, which is no letter")
+        raise refuse(f"np.einsum: {subscripts!r} has {wrong[0]!r}, which is no letter")
 
 
 def implied(inputs: str) -> str:
-    """Returns np.einsum's default output: the letters that occur once, in alphabetical order."""
+    """Returns np.einsum's output if none is written: the letters that occur once, in alphabetical order."""
     counts = Counter(inputs.replace(",", ""))
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
 def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
-    """Casts the operands to their common dtype, and gives each its letters."""
+    """Makes the operands of np.einsum with their letters, cast to a common dtype; raises `StepError` if
+    letters and axes do not fit.
+    """
     builder = builder_of(operands)
     strong = [
         operand if isinstance(operand, Traced) else array_of(operand, "an operand") for operand in operands
@@ -147,7 +152,7 @@ def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
 
 
 def check_rows(terms: Sequence[Operand]) -> None:
-    """Raises `StepError` unless all values have the same first letter, and no feature axis has it."""
+    """Raises `StepError` unless all operands with rows have the same first letter, and no feature has it."""
     rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
         raise refuse(
@@ -161,7 +166,7 @@ def check_rows(terms: Sequence[Operand]) -> None:
 
 
 def check_sizes(terms: Sequence[Operand]) -> None:
-    """Raises `StepError` for a letter with two sizes, neither of them 1."""
+    """Raises `StepError` for a letter that has two sizes in the operands, neither of them 1."""
     sizes: dict[str, int] = {}
     for term in terms:
         for letter, size in zip(term.features, term.value.type.shape, strict=True):
@@ -173,16 +178,19 @@ def check_sizes(terms: Sequence[Operand]) -> None:
             sizes[letter] = size if known == 1 else known
 
 
-def check_output(text: str, terms: Sequence[Operand], output: str) -> None:
-    """Raises `StepError` unless the output begins with the rows and has letters of operands, each once."""
+def check_output(call: str, terms: Sequence[Operand], output: str) -> None:
+    """Raises `StepError` unless the output begins with the rows, and has letters of operands, each once.
+
+    call: the subscripts or the function, for the message. output: the letters of the result.
+    """
     rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
     if rows not in output:
         raise refuse(
-            f"{text!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
+            f"{call!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
             f"begin the output with them: ->{rows}..."
         )
     if not output.startswith(rows):
-        raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
+        raise refuse(f"{call!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
     known = {letter for term in terms for letter in term.letters}
     if len(set(output)) < len(output) or not set(output) <= known:
         raise refuse(
@@ -190,11 +198,11 @@ def check_output(text: str, terms: Sequence[Operand], output: str) -> None:
         )
 
 
-# ---- what is computed --------------------------------------------------------------------------------------
+# ---- products and sums -------------------------------------------------------------------------------------
 
 
 def combined(terms: Sequence[Operand], output: str) -> Traced:
-    """Multiplies all operands, from left to right, and sums over the letters that are not in the output."""
+    """Multiplies np.einsum's operands from left to right, and sums over letters that the output lacks."""
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]
@@ -210,7 +218,7 @@ def combined(terms: Sequence[Operand], output: str) -> Traced:
 
 
 def diagonal(term: Operand) -> Labelled:
-    """Takes the diagonal over axes with the same letter, so that each letter occurs once."""
+    """Takes the diagonal over axes with the same letter, as of "ii", so that each letter occurs once."""
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

@@ -10,49 +10,48 @@ from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, refuse
 from stepnet.compiler.values.arguments import is_integer, shown
 
 
-def feature_axis(x: Traced, axis: Any, doing: str) -> int:
-    """Translates an axis, as the step sees it, to one counted from the end of the features; refuses the rows.
+def feature_axis(x: Traced, axis: Any, name: str) -> int:
+    """Translates an axis as the step sees it to a feature axis, counted from the end; refuses the rows.
 
-    doing: the name of the function, for the message.
+    name: the name of the function, for the message.
     """
     if not isinstance(cast("Any", x), Traced):
-        raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
+        raise refuse(f"{name} takes a value of the step, not {shown(x)}")
     rank = x.ndim
     if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
-        raise refuse(f"{doing}: axis {axis} does not exist; the value has {rank} axes")
+        raise refuse(f"{name}: axis {axis} does not exist; the value has {rank} axes")
     position = int(axis) % rank
     if not x.is_constant and position == 0:
         raise refuse(
-            f"{doing} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis"
+            f"{name} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis"
         )
     return position - rank
 
 
-def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
-    """Translates the axes to reduce over to axes counted from the end; refuses the rows. doing: for the
-    message.
+def feature_axes(x: Traced, axis: Any, name: str) -> tuple[int, ...]:
+    """Translates the axes of a reduction to feature axes, counted from the end; refuses the rows.
+
+    axis: an axis, a tuple, or None for all. name: the name of the function, for the message.
     """
     if axis is None:
         if not x.is_constant:
-            raise refuse(
-                f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1"
-            )
+            raise refuse(f"{name} over all axes mixes rows: every row is a sequence of its own; give axis=-1")
         return tuple(range(-x.ndim, 0))
     axes = listed(axis) if isinstance(axis, tuple) else [axis]
-    places = tuple(sorted(feature_axis(x, axis, doing) for axis in axes))
+    places = tuple(sorted(feature_axis(x, axis, name) for axis in axes))
     if len(set(places)) < len(places):
-        raise refuse(f"{doing}: {axis} names an axis twice")
+        raise refuse(f"{name}: {axis} names an axis twice")
     return places
 
 
 def listed(value: Any) -> list[Any]:
-    """Lists the items of a tuple or list; anything else becomes a list of one."""
+    """Returns the items of a tuple or list as a list; anything else as a list of one item."""
     return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
 
 
 def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
-    """Removes the rows from a shape as the step writes it; refuses any other first size. advice: the
-    message.
+    """Removes the size of the rows from a shape as the step writes it; raises `StepError` if it does not come
+    first. advice: the message.
     """
     if x.is_constant:
         return sizes

@@ -26,7 +26,7 @@ where: Any = np.where
 
 
 def sigmoid(x: Any) -> Any:
-    """The logistic function 1 / (1 + exp(-x)), elementwise.
+    """Computes the logistic function 1 / (1 + exp(-x)), elementwise.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -38,7 +38,9 @@ def sigmoid(x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """The error function, elementwise (Abramowitz and Stegun, "Handbook of mathematical functions", 7.1.1).
+    """Computes the error function, elementwise.
+
+    Abramowitz and Stegun, "Handbook of mathematical functions", 7.1.1.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -50,7 +52,7 @@ def erf(x: Any) -> Any:
 
 
 def hard_sigmoid(x: Any, slope: float = 1 / 6) -> Any:
-    """The piecewise linear sigmoid max(0, min(1, slope x + 1/2)), elementwise.
+    """Computes the piecewise linear sigmoid max(0, min(1, slope x + 1/2)), elementwise.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -64,7 +66,7 @@ def hard_sigmoid(x: Any, slope: float = 1 / 6) -> Any:
 
 
 def relu(x: Any) -> Any:
-    """The rectified linear unit max(x, 0), elementwise. Integers stay integers.
+    """Computes the rectified linear unit max(x, 0), elementwise. Integers stay integers.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -77,7 +79,7 @@ def relu(x: Any) -> Any:
 
 
 def leaky_relu(x: Any, slope: float = 0.01) -> Any:
-    """x where it is positive, and slope x elsewhere, elementwise.
+    """Computes x where it is positive, and slope x elsewhere, elementwise.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -91,7 +93,7 @@ def leaky_relu(x: Any, slope: float = 0.01) -> Any:
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
-    """x where it is positive, and alpha (exp(x) - 1) elsewhere, elementwise.
+    """Computes x where it is positive, and alpha (exp(x) - 1) elsewhere, elementwise.
 
     D.-A. Clevert, T. Unterthiner and S. Hochreiter, "Fast and accurate deep network learning by exponential
     linear units (ELUs)", 2015.
@@ -108,7 +110,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 def selu(x: Any) -> Any:
-    """The `elu` with scale and alpha of self-normalising networks, elementwise.
+    """Computes the `elu` with the scale and alpha of self-normalising networks, elementwise.
 
     G. Klambauer and others, "Self-normalizing neural networks", 2017.
 
@@ -123,7 +125,7 @@ def selu(x: Any) -> Any:
 
 
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), elementwise, without overflow.
+    """Computes log(1 + exp(x)), elementwise, without overflow.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -137,7 +139,7 @@ def softplus(x: Any) -> Any:
 
 
 def softsign(x: Any) -> Any:
-    """x / (1 + |x|), elementwise.
+    """Computes x / (1 + |x|), elementwise.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -150,7 +152,7 @@ def softsign(x: Any) -> Any:
 
 
 def silu(x: Any) -> Any:
-    """x sigmoid(x), elementwise; also called swish.
+    """Computes x sigmoid(x), elementwise; also called swish.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -163,7 +165,7 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
-    """x times the standard normal distribution function at x, elementwise.
+    """Computes x times the standard normal distribution function at x, elementwise.
 
     D. Hendrycks and K. Gimpel, "Gaussian error linear units (GELUs)", 2016.
 
@@ -181,7 +183,7 @@ def gelu(x: Any, approximate: bool = False) -> Any:
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """exp(x) divided by its sum along a feature axis: positive numbers that sum to one. Without overflow.
+    """Computes exp(x) divided by its sum along a feature axis: positive numbers that sum to one; no overflow.
 
     Args:
         x: An array or a value of a step, of any shape.
@@ -199,7 +201,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
 
 def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, axis: int = -1) -> Any:
-    """x with mean 0 and variance 1 along a feature axis, then scaled and shifted.
+    """Shifts and scales x to mean 0 and variance 1 along a feature axis, then applies `scale` and `shift`.
 
     J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization", 2016.
 
@@ -223,7 +225,7 @@ def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, ax
 
 
 def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
-    """A vector of `size` numbers that is 1 at an integer and 0 elsewhere; all zeros for integers outside.
+    """Makes vectors of `size` numbers, 1 at an integer and 0 elsewhere; all zeros for integers outside.
 
     Args:
         index: Integers, an array or a value of a step, of any shape.
@@ -246,8 +248,7 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """Returns the argument of a function: a value of a step, an array, or a Python number, which takes the
-    dtype of the other operand.
+    """Returns an argument of a function as a value of a step, an array, or a Python number of any dtype.
 
     Raises `InputError` for anything else. name: the function's name, for the message.
     """
@@ -263,10 +264,11 @@ def numbers(name: str, value: Any) -> Any:
 
 
 def along(name: str, x: Any, axis: Any) -> Any:
-    """Returns the argument of a function along an axis; raises `InputError` if the axis is missing or of size
-    0.
+    """Returns the argument `x` of a function that works along an axis, as a value of a step or an array.
 
-    For values of a step, the rules of NumPy's functions check this.
+    name: the function's name, for the message.
+    Raises `InputError` if x has no such axis, or one of size 0. For values of a step, the rules of NumPy's
+    functions check this.
     """
     x = numbers(name, x)
     if isinstance(x, Traced):
@@ -284,9 +286,7 @@ def along(name: str, x: Any, axis: Any) -> Any:
 
 
 def _operation(name: str, x: Any) -> Any:
-    """Applies an operation of a net to a traced value or an array; numbers that are not floats become
-    float64.
-    """
+    """Applies an operation of nets to a traced value or an array; integers and bools become float64."""
     x = numbers(name, x)
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """Computes NumPy's indexing x[index]; raises `StepError` if it would index the rows."""
+    """Computes x[index] in a step, as NumPy does; raises `StepError` if it would select rows."""
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
@@ -30,7 +30,7 @@ def indexed(x: Traced, index: Any) -> Traced:
 
 
 def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
-    """Writes out `...` and missing trailing axes of an index. rank: the number of axes of the array."""
+    """Replaces `...` and missing trailing axes of an index of an array with `rank` axes by full slices."""
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise refuse(f"{used} indices for {rank} axes")
@@ -42,7 +42,9 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 
 def select(x: Traced, items: list[Any]) -> Traced:
-    """Applies one index per feature axis, and None per new axis: slices first, then lists, then new axes."""
+    """Applies an index of features, with one item per feature axis and None per new axis. Slices are applied
+    first, then lists of indices, then new axes.
+    """
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
     if any(isinstance(item, Array) and item.ndim for item in entries):
@@ -54,8 +56,8 @@ def select(x: Traced, items: list[Any]) -> Traced:
 
 
 def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
-    """Applies an index in which the entries from `first` to `last` are lists of places, paired as NumPy pairs
-    them.
+    """Applies an index whose entries from `first` to before `last` are lists of indices (or single ones).
+    They are broadcast against each other and paired, as in NumPy.
     """
     between: list[Any] = entries[first:last]
     if not all(isinstance(item, Array) for item in between):
@@ -81,20 +83,19 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """Returns the sizes of the axes that remain: those of slices, and 1 for new axes."""
+    """Returns the sizes of axes after slicing: the length of each slice (start, stop, step), 1 for None."""
     return [1 if item is None else len(range(*item)) for item in entries]
 
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
-    """Applies one slice per feature axis."""
+    """Applies a slice (start, stop, step) to each feature axis; returns x itself if nothing changes."""
     everything = [(0, size, 1) for size in x.type.shape]
     return x if slices == everything else apply("slice", x, slices=tuple(slices))
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
-    """Reads the index of one axis: a slice as (start, stop, step), or an array of places.
-
-    A single place is an array without axes.
+    """Reads the index of one axis of this size: a slice as (start, stop, step), or integers as an array of
+    indices counted from 0. A single integer becomes an array without axes.
     """
     if isinstance(item, slice):
         return slice_of(cast("slice", item), size)
@@ -112,9 +113,7 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
 
 
 def slice_of(item: slice, size: int) -> tuple[int, int, int]:
-    """Reads a slice of an axis as (start, stop, step). Only a stop may be -1, which means before the
-    first.
-    """
+    """Reads a slice of an axis as (start, stop, step). Only a stop may be -1: before the first element."""
     try:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError) as error:
@@ -123,7 +122,7 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def places_of(item: Any, size: int) -> Array:
-    """Reads a list of places on an axis, as integers counted from its start; refuses places outside."""
+    """Reads a list of indices of an axis, as integers counted from its start; refuses indices outside."""
     nothing = not isinstance(item, Array) and not len(item)
     places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):

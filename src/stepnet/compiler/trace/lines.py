@@ -26,9 +26,7 @@ WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
 
 @contextmanager
 def written_at(line: str) -> Generator[None]:
-    """Context in which new operations are attributed to a given line of the user, for a graph that is
-    replayed.
-    """
+    """Context in which new operations get this line as the user's line, for a graph that is replayed."""
     token = WRITTEN_AT.set(line)
     try:
         yield
@@ -37,7 +35,7 @@ def written_at(line: str) -> Generator[None]:
 
 
 def user_line() -> str:
-    """Returns the file, line and text of the innermost call in the user's code; empty if there is none."""
+    """Returns file, line number and text of the innermost call in the user's code; empty if there is none."""
     if (line := WRITTEN_AT.get()) is not None:
         return line
     frame = user_frame()
@@ -45,7 +43,7 @@ def user_line() -> str:
 
 
 def user_frame() -> FrameType | None:
-    """Returns the frame of the innermost call in the user's code."""
+    """Returns the frame of the innermost call in the user's code, for messages; None if there is none."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -53,20 +51,18 @@ def user_frame() -> FrameType | None:
 
 
 def refuse(message: str, line: str = "") -> StepError:
-    """Makes a `StepError` with the user's line below the message."""
+    """Makes a `StepError` with the message and, below it, the user's line. line: used instead, if given."""
     return StepError(f"{message}\n  at {line or user_line()}")
 
 
 def defined_at(function: Any) -> str:
-    """Returns the file, line and text where a function is defined; for a library's, the user's line."""
+    """Returns file, line number and text of a function's definition; for a library's, the user's line."""
     code = code_of(function)
     return user_line() if code is None else line_of(code, code.co_firstlineno)
 
 
 def code_of(function: Any) -> CodeType | None:
-    """Returns the user's code that a function, partial or callable object runs; None if it is not the
-    user's.
-    """
+    """Returns the user's code that a function, partial or callable object runs; None if there is none."""
     while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
         function = cast("Any", inner).func if isinstance(inner, partial) else inner
     for candidate in (function, inspect.unwrap(type(function).__call__)):
@@ -77,15 +73,13 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def line_of(code: CodeType, number: int) -> str:
-    """Returns the file, line and text of a line of code."""
+    """Returns file, line number and text of one line of code, for messages. number: the line's number."""
     text = linecache.getline(code.co_filename, number).strip()
     return f"{code.co_filename}:{number}: {text}" if text else f"{code.co_filename}:{number}"
 
 
 def is_users(code: CodeType) -> bool:
-    """Tells whether code is the user's: not stepnet's (except its cells), NumPy's, or of Python's own
-    modules.
-    """
+    """Tells whether code is the user's: not of stepnet (except its cells), NumPy or Python's own modules."""
     # The methods that a dataclass generates, which have no file, are not the user's.
     written = code.co_filename == "<string>" and code.co_name == "__init__"
     return not written and is_users_file(code.co_filename)
@@ -93,7 +87,7 @@ def is_users(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Tells whether the code of a file is the user's."""
+    """Tells whether the code of a file is the user's, so that messages may name its lines."""
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
         return False
@@ -106,8 +100,7 @@ def is_users_file(name: str) -> bool:
 
 
 class NamingLine:
-    """Context in which errors name the user's line in a step: stepnet's in their message, all others in a
-    note.
+    """Context in which errors name the user's line in a step: stepnet's in the message, others in a note.
 
     The line is the innermost line of the user in the traceback, or else the line where the step is defined.
     """
@@ -119,6 +112,7 @@ class NamingLine:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Adds the user's line to the error that ended the block, if it names none."""
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]
@@ -130,6 +124,6 @@ class NamingLine:
 
 
 def names_line(error: Exception) -> bool:
-    """Tells whether an error, or a note on it, names a line already."""
+    """Tells whether an error, or a note on it, already names a line of the user's code."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any("\n  at " in f"\n{text}" for text in (str(error), *notes))

@@ -46,7 +46,7 @@ numpy: Any = np
 
 
 def where(condition: Any, chosen: Any, other: Any) -> Traced:
-    """Computes np.where: one of two values, by a condition."""
+    """Computes np.where in a step: one of two values, by a condition. Operands may be arrays and numbers."""
     values = tuple(value_or_number(value) for value in (chosen, other))
     dtype = np.result_type(*(value if is_weak(value) else kind_of(value) for value in values))
     builder = builder_of((condition, *values))
@@ -59,7 +59,7 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
 
 
 def value_or_number(value: Any) -> Any:
-    """Returns a step's value or a Python number unchanged; anything else as an array of numbers."""
+    """Returns a step's value or a Python number unchanged; converts anything else to an array of numbers."""
     if isinstance(value, Traced | bool | int | float):
         return value
     array = array_of(value, "a constant")
@@ -76,7 +76,7 @@ def clip(
     min: Any = None,  # noqa: A002 - NumPy's name
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
-    """Computes np.clip: the value limited to two bounds."""
+    """Computes np.clip in a step: the value limited to two bounds, by position or name; None is no bound."""
     if any(bound is not None for bound in (a_min, a_max)) and any(bound is not None for bound in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
@@ -91,29 +91,29 @@ def clip(
 
 
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
-    """Computes np.full_like: a value of the same shape with one number everywhere."""
+    """Computes np.full_like in a step: a value with the shape of x, and one number everywhere."""
     wanted = x.dtype if dtype is None else dtype_in_steps(dtype)
     constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, wanted)))
     return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
 
 
 def zeros_like(x: Traced, dtype: Any = None) -> Traced:
-    """Computes np.zeros_like."""
+    """Computes np.zeros_like in a step: zeros with the shape of x."""
     return full_like(x, 0, dtype)
 
 
 def ones_like(x: Traced, dtype: Any = None) -> Traced:
-    """Computes np.ones_like."""
+    """Computes np.ones_like in a step: ones with the shape of x."""
     return full_like(x, 1, dtype)
 
 
 def ndim(x: Traced) -> int:
-    """Returns the number of axes that the step sees."""
+    """Computes np.ndim in a step: the number of axes, with that of the rows."""
     return x.ndim
 
 
 def shape(x: Traced) -> tuple[Any, ...]:
-    """Returns the shape that the step sees."""
+    """Computes np.shape in a step: the rows, then the sizes of the features."""
     return x.shape
 
 

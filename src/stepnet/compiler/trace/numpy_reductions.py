@@ -10,7 +10,7 @@ from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis
 from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
 
 
-def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
+def restored(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
     """Puts the reduced axes back into the result of a reduction, with size 1, if `keepdims` is true."""
     if not keepdims:
         return result
@@ -19,40 +19,42 @@ def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Tr
 
 
 def total(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.sum over feature axes."""
+    """Computes np.sum in a step, over feature axes."""
     axes = feature_axes(x, axis, "np.sum")
-    return kept(x, apply("sum", x, axes=axes), axes, keepdims)
+    return restored(x, apply("sum", x, axes=axes), axes, keepdims)
 
 
 def extreme(operation: str) -> Callable[..., Traced]:
-    """Makes the rule for np.max or np.min. operation: "max" or "min"."""
+    """Makes the rule for np.max or np.min in a step. operation: "max" or "min"."""
 
     def rule(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-        axes = of_some(x, feature_axes(x, axis, f"np.{operation}"), f"np.{operation}")
-        return kept(x, apply(operation, x, axes=axes), axes, keepdims)
+        """Computes the extreme over feature axes."""
+        axes = nonempty_axes(x, feature_axes(x, axis, f"np.{operation}"), f"np.{operation}")
+        return restored(x, apply(operation, x, axes=axes), axes, keepdims)
 
     return rule
 
 
-def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
-    """Returns the axes unchanged; raises `StepError` if one has size 0, as there is no extreme of nothing."""
+def nonempty_axes(x: Traced, axes: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Returns the axes unchanged; raises `StepError` if one has size 0, as nothing has no extreme."""
     if any(x.type.shape[axis] == 0 for axis in axes):
-        raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
+        raise refuse(f"{name} of {x.type.element} over axis {axes}: there are no numbers to choose from")
     return axes
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.argmax: the index of the maximum along an axis."""
+    """Computes np.argmax in a step: the index of the maximum along a feature axis."""
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
-    axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
-    return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
+    axes = nonempty_axes(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
+    return restored(x, apply("argmax", x, axes=axes), axes, keepdims)
 
 
 def scan(operation: str) -> Callable[..., Traced]:
-    """Makes the rule for np.cumsum or np.cumprod. operation: the name of the function."""
+    """Makes the rule for np.cumsum or np.cumprod in a step. operation: "cumsum" or "cumprod"."""
 
     def rule(a: Traced, axis: Any = None) -> Traced:
+        """Computes the scan along a feature axis."""
         if axis is None and not a.is_constant:
             raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
         x = reshaped(a, (a.type.size,)) if axis is None else a
@@ -62,22 +64,22 @@ def scan(operation: str) -> Callable[..., Traced]:
 
 
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.mean over feature axes."""
+    """Computes np.mean in a step, over feature axes."""
     axes = feature_axes(x, axis, "np.mean")
     count = math.prod(x.type.shape[axis] for axis in axes)
     values = x if x.type.is_float else x.astype(np.float64)
-    return kept(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
+    return restored(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
 
 
 def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
-    """Computes np.var over feature axes."""
+    """Computes np.var in a step, over feature axes. ddof: as in NumPy, subtracted from the count."""
     axes = feature_axes(x, axis, "np.var")
     count = math.prod(x.type.shape[axis] for axis in axes)
     away = x - mean(x, axes, keepdims=True)
     degrees = max(count - ddof, 0)
-    return kept(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)
+    return restored(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)
 
 
 def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
-    """Computes np.std over feature axes."""
+    """Computes np.std in a step, over feature axes. ddof: as in NumPy, subtracted from the count."""
     return apply("sqrt", variance(x, axis, ddof=ddof, keepdims=keepdims))

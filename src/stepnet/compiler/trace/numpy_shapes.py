@@ -27,7 +27,7 @@ MOST_PARTS = 2**12
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
-    """Computes np.reshape of features; the first size is the rows: x.shape[0], or -1."""
+    """Computes np.reshape in a step, for features; the first size is the rows: x.shape[0], or -1."""
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
@@ -49,7 +49,7 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 
 
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
-    """Computes np.transpose; the rows stay first."""
+    """Computes np.transpose in a step, for feature axes; the rows stay first."""
     rank = x.ndim
     requested = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
     order = [axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank]
@@ -62,7 +62,7 @@ def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
 
 
 def swapaxes(x: Traced, first: int, second: int) -> Traced:
-    """Computes np.swapaxes: exchanges two feature axes."""
+    """Computes np.swapaxes in a step: exchanges two feature axes."""
     order = list(range(x.ndim))
     a, b = (feature_axis(x, axis, "np.swapaxes") for axis in (first, second))
     order[a], order[b] = order[b], order[a]
@@ -70,7 +70,7 @@ def swapaxes(x: Traced, first: int, second: int) -> Traced:
 
 
 def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
-    """Computes np.moveaxis: moves feature axes."""
+    """Computes np.moveaxis in a step: moves feature axes to other positions."""
     origins, targets = (
         [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
         for axes in (source, destination)
@@ -84,7 +84,7 @@ def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
-    """Computes np.concatenate along a feature axis."""
+    """Computes np.concatenate in a step, along a feature axis; parameters are repeated in every row."""
     builder = builder_of(tuple(arrays))
     values = [Traced(builder, lifted(builder, value, arrays)) for value in arrays]
     rows = next((value for value in values if not value.is_constant), values[0])
@@ -96,7 +96,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
 
 
 def in_every_row(value: Traced, rank: int) -> Traced:
-    """Repeats a parameter with `rank` feature axes in every row; returns a value that has rows unchanged."""
+    """Repeats a parameter with `rank` feature axes in every row, as an operand beside values with rows."""
     if not value.is_constant:
         return value
     if len(value.type.shape) != rank:
@@ -107,19 +107,19 @@ def in_every_row(value: Traced, rank: int) -> Traced:
 
 
 def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """Repeats features until they have `shape`."""
+    """Broadcasts the features of a value to this shape."""
     return x if x.type.shape == shape else apply("broadcast", x, rank=len(x.type.shape), shape=shape)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
-    """Computes np.stack: values side by side along a new feature axis."""
+    """Computes np.stack in a step: values side by side along a new feature axis."""
     if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
         raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
 
 
 def expand_dims(x: Traced, axis: Any) -> Traced:
-    """Computes np.expand_dims: adds feature axes of size one."""
+    """Computes np.expand_dims in a step: adds feature axes of size one."""
     requested = listed(axis)
     rank = x.ndim + len(requested)
     places = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
@@ -133,7 +133,7 @@ def expand_dims(x: Traced, axis: Any) -> Traced:
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
-    """Computes np.squeeze: drops feature axes of size one."""
+    """Computes np.squeeze in a step: drops feature axes of size one."""
     rank = len(x.type.shape)
     if axis is None:
         axes = tuple(place for place, size in enumerate(x.type.shape, -rank) if size == 1)
@@ -145,7 +145,7 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
 
 
 def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
-    """Computes np.split along a feature axis, into equal parts or at given indices."""
+    """Computes np.split in a step: parts along a feature axis, equal ones or between given indices."""
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
     if is_integer(parts):
@@ -166,9 +166,7 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 
 
 def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
-    """Computes np.array_split: parts along one axis, the first ones larger by one if they do not divide
-    evenly.
-    """
+    """Computes np.array_split in a step: parts along a feature axis, the first larger if sizes differ."""
     if not is_integer(parts):
         return split(x, parts, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
@@ -179,7 +177,7 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
-    """Computes np.broadcast_to: repeats features until they have a shape."""
+    """Computes np.broadcast_to in a step: repeats features until they have this shape."""
     sizes = without_rows(x, list(shape), "np.broadcast_to keeps the rows first: (x.shape[0], ...)")
     try:
         fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)
@@ -191,7 +189,7 @@ def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
 
 
 def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
-    """Computes np.take: rows of a parameter at a step's integers, or features at constant places."""
+    """Computes np.take in a step: rows of a parameter at a step's integers, or features at constants."""
     if isinstance(indices, Traced):
         if axis not in (None, 0) or not x.is_constant:
             raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")

@@ -63,9 +63,7 @@ Rule = Callable[[Any], Sequence[ReadSource] | None]
 
 
 class Same:
-    """Wrapper that compares an object by identity, and keeps it alive so that no other object gets its
-    identity.
-    """
+    """Wrapper that compares an object by identity, and keeps it alive so that its identity stays unique."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -79,9 +77,9 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """The values that a step reads besides its arguments. Two are equal if their numbers, texts and arrays
-    are equal, and their other objects identical.
+    """The values that a step reads besides its arguments, by which a trace of the step is valid or not.
 
+    Two are equal if their numbers, texts and arrays are equal, and their other objects identical.
     values: plain values, arrays and other objects, by the names that the step's author has for them. A value
         with several names occurs once.
     seen: the sources of the values, and the parts that each gave.
@@ -92,12 +90,12 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The names and values in a form that can be hashed and compared."""
-        return tuple((name, frozen(value)) for name, value in self.values.items())
+        """The names and contents of the values, as a tuple that can be hashed and compared."""
+        return tuple((name, content_key(value)) for name, value in self.values.items())
 
     @computed_once
     def hash(self) -> int:
-        """The hash of the key."""
+        """The hash of the names and contents of the values, computed once."""
         return hash(self.key)
 
     def __hash__(self) -> int:
@@ -108,7 +106,7 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists the values that may change in place, as (value, its earlier contents)."""
+        """Lists the values that may change in place, such as arrays, each with the contents that it had."""
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -116,15 +114,15 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Tells whether nothing has changed; quicker than to find all values again."""
+        """Tells whether none of the values has changed, which takes less time than finding them again."""
         for source, before in self.seen:
             now = tuple(source.now())
             if len(now) != len(before) or not all(map(is_, now, before)):
                 return False
-        return all(frozen(value) == known for value, known in self.arrays)
+        return all(content_key(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """Names what differs between these values and later ones, for messages; empty if nothing does."""
+        """Names up to three values that differ between this and a later reading, for messages; else empty."""
         old, new = dict(self.key), dict(after.key)
         names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
@@ -136,41 +134,44 @@ class Latest:
     def __init__(self) -> None:
         self.reads: Reads | None = None
 
-    def current(self, look: Callable[[], Reads]) -> Reads:
-        """Returns the values that the step reads now; calls `look`, which finds them, only if any have
-        changed.
+    def current(self, find_reads: Callable[[], Reads]) -> Reads:
+        """Returns the values that the step reads now, from the cache if none of them has changed.
+
+        find_reads: finds the values again.
         """
-        reads = self.reads  # once: another thread may look meanwhile, and read others
+        reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
-            reads = self.reads = look()
+            reads = self.reads = find_reads()
         return reads
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Makes copies and pickled files have an empty cache."""
         return Latest, ()
 
 
 def no_rule(_: Any) -> None:
-    """Returns None: the rule of steps that are written without a framework."""
+    """Returns None for every value: the rule for the values of steps that are written without a framework."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
-    """Finds all values that a step reads besides its arguments.
+    """Finds all values that a step reads besides its arguments, such as globals and attributes.
 
-    rule: returns the sources of a framework's objects, and None for other values.
-    name: the step's name, for its attributes.
+    step: the function or object that is the step.
+    rule: returns the sources of the parts of a framework's own objects, and None for other values.
+    name: the step's name, for the names of its attributes.
     everywhere: sources of values that every step reads.
     """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[ReadSource, tuple[Any, ...]]]()
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[ReadSource]) -> None:
-        """Notes the parts of a value, and adds them to the values to open."""
+        """Notes the parts of the value named `at`, and adds them to the values still to be inspected."""
         inner = list[tuple[str, Any]]()
         for source in sources:
             now = tuple(source.now())
             seen.append((source, now))
             inner += [
-                (joined(at, part), value)
+                (part_name(at, part), value)
                 for part, value in zip(source.names, now, strict=True)
                 if part is not None and value is not MISSING
             ]
@@ -179,7 +180,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     look("", everywhere)
     while remaining:
         at, value = remaining.pop()
-        while at in values:  # as that of a class, which one of its object hides, and a method of a base class
+        while at in values:  # a class and its object, or a class and its base, may have the same attribute
             at += "'"
         if isinstance(value, PLAIN):
             values[at] = value
@@ -190,20 +191,20 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
         sources = rule(value)
         if sources is None:
             sources = sources_of(value)
-        # An opened object has its class, or its code, in the place of a value.
+        # An object whose parts are read themselves is represented by its class, or a function by its code.
         values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
         look(at, sources or ())
     return Reads(values, seen)
 
 
-def joined(outer: str, name: str) -> str:
-    """Joins the name of a value and that of a part of it."""
+def part_name(outer: str, name: str) -> str:
+    """Joins the name of a value and the name of a part of it, as in `self.scale` or `table[0]`."""
     return f"{outer}{name}" if name.startswith("[") else f"{outer}.{name}".strip(".")
 
 
-def frozen(value: Any) -> Any:
-    """Makes a key of a value: equal keys mean equal contents; objects without plain contents are compared by
-    identity.
+def content_key(value: Any) -> Any:
+    """Makes a key of a value that can be hashed: equal keys mean equal contents. Objects without plain
+    contents are compared by identity.
     """
     if isinstance(value, float | complex):
         return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
@@ -220,11 +221,13 @@ def frozen(value: Any) -> Any:
     return tensor_bits(value) if is_tensor(value) else Same(value)
 
 
-# ---- where the parts of values come from -------------------------------------------------------------------
+# ---- sources of the parts of values ------------------------------------------------------------------------
 
 
 def sources_of(value: Any) -> Sequence[ReadSource] | None:
-    """Returns the sources of a value's parts; None if the value is not opened."""
+    """Returns sources for the parts of a value, such as its items or attributes: functions that return the
+    parts as they are now, to see changes later. Returns None if the value has no parts to inspect.
+    """
     if value is os.environ or isinstance(value, BYTES):
         return None
     if isinstance(value, Mapping):
@@ -238,18 +241,18 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
     if isinstance(value, MethodType):
         return [ReadSource(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
-        return of_function(value) if is_followed(value) else of_closure(value)
+        return function_sources(value) if is_followed(value) else closure_sources(value)
     if isinstance(value, ContextVar):
-        return [ReadSource(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
+        return [ReadSource(("get()",), lambda: [context_value(cast("ContextVar[Any]", value))])]
     if isinstance(value, type):
         own_class = cast("type[Any]", value)
-        return [*of_bases(own_class), *of_classes(own_class)] if is_followed(own_class) else None
+        return [*base_sources(own_class), *of_classes(own_class)] if is_followed(own_class) else None
     if isinstance(value, local):
         return [of_mapping(vars(value), now=lambda: vars(value)), *of_classes(value)]
     kind = cast("Any", type(value))
     if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
         own: Any = getattr(value, "__dict__", None)
-        slots = of_slots(value)
+        slots = slot_source(value)
         if own is None and not slots.names and not is_followed(kind):
             return None
         parts = [] if own is None else [of_mapping(own)]
@@ -262,22 +265,24 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of a mapping's items: a function that returns its keys and values as they are now.
+    """Makes the source of the keys and values of a mapping, which tells later whether they changed.
 
-    name: returns the name of a key's item.
+    known: the mapping.
+    name: returns the name of a key's value; None for one that is not inspected.
     now: returns the mapping, if each thread has another one.
     """
     names = [name(key) for key in known]
 
     def items() -> Iterable[Any]:
+        """Returns the current keys and values."""
         current = known if now is None else now()
         return (*current, *current.values())
 
     return ReadSource((*[None] * len(names), *names), items)
 
 
-def of_slots(value: Any) -> ReadSource:
-    """Makes the source of an object's attributes that are in slots, not in its `__dict__`."""
+def slot_source(value: Any) -> ReadSource:
+    """Makes the source of an object's attributes that are in slots, which returns their current values."""
     slots = {
         name: slot
         for kind in type(value).__mro__
@@ -285,25 +290,28 @@ def of_slots(value: Any) -> ReadSource:
         for name, slot in vars(kind).items()
         if isinstance(slot, MemberDescriptorType)
     }
-    return ReadSource(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
+    return ReadSource(tuple(slots), lambda: [slot_value(slot, value) for slot in slots.values()])
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists the sources of methods and attributes that the user's own classes of an object have."""
-    return of_bases(cast("type[Any]", type(value)))
+    """Lists the sources of methods and attributes that an object has from classes of the user's own."""
+    return base_sources(cast("type[Any]", type(value)))
 
 
-def of_bases(kind: type[Any]) -> list[ReadSource]:
-    """Lists the sources of methods and attributes of a class and its bases that are the user's own."""
-    return [of_class(base) for base in kind.__mro__ if is_followed(base)]
+def base_sources(kind: type[Any]) -> list[ReadSource]:
+    """Lists the sources of what a class and its bases define, for those that are the user's own."""
+    return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
-def of_class(kind: type[Any]) -> ReadSource:
-    """Makes the source of methods and attributes that a class itself defines."""
+def class_source(kind: type[Any]) -> ReadSource:
+    """Makes the source of the methods and attributes that a class itself defines, which returns them as they
+    are now.
+    """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
 
     def now() -> Iterable[Any]:
+        """Returns the names and values as they are now."""
         # The functions in a staticmethod, a classmethod and a property.
         inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
         return (*own, *inner)
@@ -311,21 +319,21 @@ def of_class(kind: type[Any]) -> ReadSource:
     return ReadSource((*[None] * len(names), *names), now)
 
 
-def of_closure(function: FunctionType) -> list[ReadSource]:
-    """Lists the source of the variables that a function, such as a decorator's, closes over."""
+def closure_sources(function: FunctionType) -> list[ReadSource]:
+    """Lists the source of the variables that a function closes over, which returns their current values."""
     cells = function.__closure__ or ()
-    return [ReadSource(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
+    return [ReadSource(function.__code__.co_freevars, lambda: [cell_value(cell) for cell in cells])]
 
 
-def of_function(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the variables that a function closes over, the globals it reads, and its
-    defaults.
+def function_sources(function: FunctionType) -> list[ReadSource]:
+    """Lists the sources of the values that a function reads: closed-over variables, globals and defaults.
+    Each returns them as they are now, to see changes.
     """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
     return [
-        *of_closure(function),
+        *closure_sources(function),
         ReadSource(names, lambda: [own.get(name, MISSING) for name in names]),
         ReadSource(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
         *(
@@ -333,12 +341,17 @@ def of_function(function: FunctionType) -> list[ReadSource]:
             if ENVIRONMENT.isdisjoint({*names, *attributes})
             else [ReadSource(("os.environ",), lambda: [os.environ])]
         ),
-        *(source for name in modules for source in of_module(name, own[name], attributes)),
+        *(source for name in modules for source in module_sources(name, own[name], attributes)),
     ]
 
 
-def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
-    """Yields the source of those attributes of the user's own module whose names the code uses."""
+def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
+    """Yields the sources of those attributes of a module that code may read, also in modules inside it. Only
+    the user's own modules have sources.
+
+    name: the name of the module in the code.
+    attributes: all names of attributes in the code.
+    """
     if is_followed(module):
         names = sorted(attributes & vars(module).keys())
         yield ReadSource(
@@ -347,27 +360,27 @@ def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iter
         )
         for inner in names:
             if isinstance(vars(module)[inner], ModuleType):
-                yield from of_module(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
+                yield from module_sources(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
 
 
-def contents(cell: CellType) -> Any:
-    """Returns the contents of a closure's cell; MISSING if it has none yet."""
+def cell_value(cell: CellType) -> Any:
+    """Returns the value of a variable that a function closes over; MISSING if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
         return MISSING
 
 
-def inside(slot: MemberDescriptorType, owner: Any) -> Any:
-    """Returns the contents of a slot; MISSING if it has none yet."""
+def slot_value(slot: MemberDescriptorType, owner: Any) -> Any:
+    """Returns the value of an object's attribute that is stored in a slot; MISSING if it has none yet."""
     try:
         return slot.__get__(owner)
     except AttributeError:
         return MISSING
 
 
-def held_by(variable: ContextVar[Any]) -> Any:
-    """Returns the value of a variable in the current context; MISSING if it has none."""
+def context_value(variable: ContextVar[Any]) -> Any:
+    """Returns the value of a context variable in the current context; MISSING if it has none."""
     try:
         return variable.get()
     except LookupError:
@@ -376,8 +389,8 @@ def held_by(variable: ContextVar[Any]) -> Any:
 
 @cache
 def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Returns the globals that code and the functions in it read, and all names in it, those of attributes
-    too.
+    """Returns the names of the globals that a function's code reads, and all names in the code, those of
+    attributes too. Functions inside it are included.
     """
     names, every = dict[str, None](), set(code.co_names)
     for instruction in dis.get_instructions(code):
@@ -391,22 +404,22 @@ def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
     return tuple(names), frozenset(every)
 
 
-# ---- whose they are ----------------------------------------------------------------------------------------
+# ---- the user's own code, and that of packages -------------------------------------------------------------
 
 
 def package_of(value: Any) -> str:
-    """Returns the name of the package of a class, a function or a module."""
+    """Returns the name of the top-level package of a class, a function or a module."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name).partition(".")[0]
 
 
 def is_followed(value: Any) -> bool:
-    """Tells whether a function, class or module is the user's own, and of no installed package."""
+    """Tells whether a function, class or module is the user's own, so that what it reads is inspected."""
     return package_of(value) not in CLOSED and not is_installed(file_of(value))
 
 
 def file_of(value: Any) -> str | None:
-    """Returns the file that a function, class or module is in; None if there is none.
+    """Returns the file that a function, class or module is written in; None if there is none.
 
     For functions and classes it is the file of the code: the module of a notebook or a doctest says which
     program runs it.
@@ -422,7 +435,7 @@ def file_of(value: Any) -> str | None:
 
 @cache
 def is_installed(file: str | None) -> bool:
-    """Tells whether a file is part of an installed package."""
+    """Tells whether a file is part of an installed package, and so not of the user's own code."""
     return file is not None and any(part in INSTALLED for part in file.split(os.sep))
 
 
@@ -433,7 +446,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_bits(tensor: Any) -> Any:
-    """Returns the contents of a tensor as bytes, since PyTorch does not count all changes.
+    """Returns dtype, shape and contents of a tensor as a key, since PyTorch does not count all changes.
 
     For a tensor that cannot be a constant of a step, returns its identity.
     """
@@ -448,7 +461,7 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """Context in which PyTorch's tensors have numbers, which they lack in its traces and transforms."""
+    """Context in which PyTorch's tensors have numbers, which they lack inside its traces and transforms."""
     torch: Any = sys.modules.get("torch")
     if torch is None:  # it is not imported
         yield

@@ -64,6 +64,7 @@ class Spec:
     def __init__(
         self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
     ) -> None:
+        """Checks the arguments, and stores them in one form."""
         object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
         object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
@@ -71,7 +72,7 @@ class Spec:
 
 
 def axis_name(axis: Any) -> str:
-    """Checks a name for the steps of a static; raises `InputError` for one that is invalid or taken."""
+    """Returns a name for the axis of a static sequence; raises `InputError` if it is invalid or taken."""
     if not isinstance(axis, str) or axis in AXES:
         raise InputError(
             f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
@@ -80,7 +81,7 @@ def axis_name(axis: Any) -> str:
 
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
-    """Reads a feature shape, a whole number or several, as a tuple."""
+    """Returns a feature shape, a whole number or several, as a tuple; raises `InputError` for others."""
     several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
     sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
     if any(not is_integer(size) or size < 0 for size in sizes):
@@ -96,7 +97,7 @@ def specs(structure: Any) -> Any:
     """Makes a structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
 
     def spec(leaf: Any) -> Spec:
-        """Makes the `Spec` of one leaf."""
+        """Makes the `Spec` of one leaf of the structure."""
         if isinstance(leaf, Spec):
             return leaf
         if is_integer(leaf) or is_shape(leaf):
@@ -109,7 +110,7 @@ def specs(structure: Any) -> Any:
 
 
 def is_shape(value: Any) -> bool:
-    """Tells whether a value is a tuple of whole numbers, rather than a structure."""
+    """Tells whether a value is a tuple of whole numbers, which is a feature shape and not a structure."""
     if hasattr(value, "_fields") or not isinstance(value, tuple):
         return False
     return all(is_integer(size) for size in cast("tuple[Any, ...]", value))
@@ -143,13 +144,13 @@ class TracedStep:
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
-        """The numbers of inputs, memories, statics and parameters."""
+        """The numbers of inputs, memories, statics and parameters of the step, in this order."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
         return len(inputs), len(memory), len(statics), len(params)
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The step with outputs in their compute dtypes, for a caller that continues to compute with them."""
+        """The step with outputs in the dtypes in which they are computed, for callers that compute on."""
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
@@ -158,7 +159,11 @@ class TracedStep:
         return replace(self, body=without_unused(nodes, (*results, *self.body.results[count:])))
 
     def net(self, reverse: bool = False, unroll: int = 1) -> Net:
-        """Makes the net of the whole recurrence: the step at every step of every sequence."""
+        """Makes the net of the whole recurrence, which applies the step to every step of every sequence.
+
+        reverse: whether sequences run from the last step to the first.
+        unroll: the number of steps per iteration of the compiled loop.
+        """
         builder = Builder()
         inputs = self.counts[0]
         operands: list[int] = []
@@ -170,7 +175,7 @@ class TracedStep:
         return builder.net([*outputs, *final])
 
     def recur(self, reverse: bool = False, unroll: int = 1) -> Recur:
-        """Makes the recurrence of the step."""
+        """Makes the recurrence of the step. unroll: the steps per iteration of the compiled loop."""
         inputs, memories, _, _ = self.counts
         return Recur(self.body, inputs, memories, reverse, unroll, self.precision)
 
@@ -182,8 +187,9 @@ NO_STATICS = (
 
 
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
-    """Traces a step for structures of `Spec`s (with dtypes) and of parameter arrays.
+    """Traces a step: calls it once on placeholders, and records its operations as a net.
 
+    inputs, memory, statics: structures of `Spec`s, which have dtypes. params: a structure of arrays.
     Raises `StepError`, with the user's line, for wrong results and for a step that draws random numbers.
     """
 
@@ -194,7 +200,10 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
 
 def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
-    """Traces a step, without a check for random numbers."""
+    """Traces a step, without a check for random numbers.
+
+    inputs, memory, statics: structures of `Spec`s. params: a structure of arrays.
+    """
     builder, last = Builder(), memory
     memory = transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
@@ -207,7 +216,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
             ("param", params, CONST),
         )
     }
-    before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
+    before = transform(lambda value: value, traced["memory"])  # a copy, as the step may change its dicts
     with NamingLine(step):
         called_with(step, ("x", "memory", "params"), ("statics", "index"))
         extras = extra_arguments(step, builder, traced["static"])
@@ -236,9 +245,10 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
 
 
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
-    """Adds inputs to a net for a structure of `Spec`s or of parameters, cast to their compute dtypes.
+    """Adds inputs to a net for a structure of `Spec`s or arrays; returns the structure of their values.
 
-    Returns the structure of the values. kind: names the argument. extent: of an input without inner levels.
+    kind: the name of the step's argument. extent: that of an input without inner levels.
+    A value of a storage dtype is cast to the dtype in which it is computed.
     """
     values: list[Traced] = []
     for name, leaf in named_leaves(structure):
@@ -253,23 +263,25 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
 
 
 def carried(spec: Spec) -> Spec:
-    """Returns the `Spec` of a memory in its compute dtype, in which it is passed from step to step."""
+    """Returns the `Spec` of a memory with the dtype in which it is computed and passed from step to step."""
     return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output to its storage dtype if it has one; returns the number of the node."""
+    """Casts an output to a storage dtype, if `dtype` is one and the output has its compute dtype; returns the
+    number of the node.
+    """
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 
 
 def blank(structure: Any) -> Any:
-    """Makes the structure with zeros for leaves, to be filled with results."""
+    """Makes a structure like the given one with 0 for each leaf, into which results are put later."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
-    """Makes the arguments `statics` and `index`, for a step that has parameters of these names."""
+    """Makes the arguments `statics` and `index` of a step, if it has parameters with these names."""
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -283,7 +295,7 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
 
 
 def row_value(builder: Builder, leaf: Any, what: str) -> int:
-    """Returns the number of a result with one entry per row; a constant is repeated in every row.
+    """Returns the number of a result of a step as one value per row; a constant is repeated in every row.
 
     what: the name of the result, for messages.
     """
@@ -300,7 +312,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
-    """Lists the numbers of the next memories, after a check.
+    """Lists the numbers of the memories after a step. before, after: the structures of memories.
 
     Raises `StepError` if structure, shape or dtype differ from those before the step.
     """

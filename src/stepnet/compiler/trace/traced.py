@@ -74,8 +74,8 @@ class Rules:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """Value in a net that is being built. It behaves as the array that it stands for, as far as a step may
-    use it.
+    """Value in a net that is being built, for which a step is called. It behaves as the array that it stands
+    for, as far as a step may use it.
     """
 
     __slots__ = ("builder", "number")
@@ -90,7 +90,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def type(self) -> Type:
-        """The type of the value in the net."""
+        """The type of the value in the net that is being built."""
         return self.builder.type_of(self.number)
 
     @property
@@ -100,7 +100,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape that the step sees: rows first, unless it is a parameter."""
+        """The shape that the step sees: rows first, then features; a parameter has only its own axes."""
         return self.type.shape if self.is_constant else (ROWS_AXIS, *self.type.shape)
 
     @property
@@ -128,6 +128,7 @@ class Traced(NDArrayOperatorsMixin):
     # ---- what NumPy brings
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
+        """Called by NumPy for a ufunc: applies the rule that adds its operation to the net."""
         if method != "__call__":
             raise refuse(f"np.{ufunc.__name__}.{method} is not supported in a step")
         if "out" in options:
@@ -141,6 +142,7 @@ class Traced(NDArrayOperatorsMixin):
             return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
+        """Called by NumPy for its other functions: applies the rule that adds its operations to the net."""
         rule = self.rules.functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
@@ -153,72 +155,73 @@ class Traced(NDArrayOperatorsMixin):
             return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
+        """Takes features, or rows of a parameter, by the rule for x[index]."""
         with as_refused("an index"):
             return self.rules.indexed(self, index)
 
     # ---- methods of arrays
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        """Casts the value to another dtype."""
+        """Casts the value to another dtype that steps compute in."""
         name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
-        """Reshapes the features."""
+        """Reshapes the features; the first size is that of the rows."""
         as_sequence = len(shape) == 1 and isinstance(shape[0], tuple | list)
         return numpy.reshape(self, shape[0] if as_sequence else shape)
 
     def transpose(self, *axes: Any) -> "Traced":
-        """Reorders the feature axes."""
+        """Reorders the feature axes; the rows stay first."""
         as_sequence = len(axes) == 1 and not isinstance(axes[0], int)
         return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
-        """Exchanges two feature axes."""
+        """Exchanges two feature axes, as `np.swapaxes` does."""
         return numpy.swapaxes(self, first, second)
 
     def sum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Sums over feature axes."""
+        """Sums over feature axes, as `np.sum` does."""
         return numpy.sum(self, axis=axis, **options)
 
     def mean(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the mean over feature axes."""
+        """Computes the mean over feature axes, as `np.mean` does."""
         return numpy.mean(self, axis=axis, **options)
 
     def var(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the variance over feature axes."""
+        """Computes the variance over feature axes, as `np.var` does."""
         return numpy.var(self, axis=axis, **options)
 
     def std(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the standard deviation over feature axes."""
+        """Computes the standard deviation over feature axes, as `np.std` does."""
         return numpy.std(self, axis=axis, **options)
 
     def max(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the maximum over feature axes."""
+        """Computes the maximum over feature axes, as `np.max` does."""
         return numpy.max(self, axis=axis, **options)
 
     def min(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the minimum over feature axes."""
+        """Computes the minimum over feature axes, as `np.min` does."""
         return numpy.min(self, axis=axis, **options)
 
     def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the index of the maximum along a feature axis."""
+        """Computes the index of the maximum along a feature axis, as `np.argmax` does."""
         return numpy.argmax(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the inclusive prefix sum along a feature axis."""
+        """Computes the prefix sum along a feature axis, as `np.cumsum` does."""
         return numpy.cumsum(self, axis=axis, **options)
 
     def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the inclusive prefix product along a feature axis."""
+        """Computes the prefix product along a feature axis, as `np.cumprod` does."""
         return numpy.cumprod(self, axis=axis, **options)
 
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
-        """Limits the value to two bounds."""
+        """Limits the value to two bounds, as `np.clip` does; None is no bound."""
         return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
-        """Multiplies by a parameter."""
+        """Multiplies by a parameter, as `np.dot` does."""
         return numpy.dot(self, other)
 
     def copy(self) -> "Traced":
@@ -228,6 +231,7 @@ class Traced(NDArrayOperatorsMixin):
     # ---- what a step cannot do
 
     def __array__(self, *_: Any, **__: Any) -> Any:
+        """Raises `StepError`, as a traced value has no numbers."""
         raise refuse(
             "a step's value is not an array while it is traced; use NumPy's functions on it as it is"
         )
@@ -250,6 +254,7 @@ class Traced(NDArrayOperatorsMixin):
         raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
 
     def __getattr__(self, name: str) -> Any:
+        """Raises `StepError` for methods of arrays that steps do not have."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise refuse(f"array method .{name} is not an operation of a step")
@@ -271,7 +276,11 @@ def as_refused(name: str) -> Generator[None]:
 
 
 def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
-    """Applies one operation to traced values, arrays and Python numbers (which are weak, as in NumPy)."""
+    """Adds an operation to the net of its operands, and returns the result as a traced value.
+
+    operands: traced values, arrays and Python numbers. The dtype of a Python number adapts to that of the
+        others, as in NumPy.
+    """
     builder = builder_of(operands)
     numbers = [lifted(builder, value, operands) for value in operands]
     if OPERATIONS[operation].kind == "pointwise":
@@ -283,8 +292,8 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """Returns the builder of the net to which the operands belong: of the innermost net, if nets are
-    nested.
+    """Returns the builder of the net to which the operands belong. If they are of nested nets, it is the
+    innermost one; raises `StepError` if they are of different steps.
     """
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
     for builder in builders:
@@ -302,7 +311,7 @@ def dtype_in_steps(dtype: Any) -> str:
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
-    """Returns the number of a value in the net; an array or number is added as a constant.
+    """Returns the number of a value in the net of `builder`; an array or number is added as a constant.
 
     operands: all operands of the operation, from which a Python number takes its dtype.
     """
@@ -319,19 +328,19 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 
 
 def is_weak(value: Any) -> bool:
-    """Tells whether a value is a Python number, which takes the dtype of the other operand."""
+    """Tells whether a value is a Python number, whose dtype adapts to that of the other operand."""
     return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def kind_of(value: Any) -> Any:
-    """Returns the dtype of a value for NumPy's promotion; for a weak number its Python type."""
+    """Returns the dtype of a value for NumPy's promotion of dtypes; for a Python number its type."""
     if is_weak(value):
         return float if isinstance(value, float) else int
     return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """Makes an array of `value`, cast as NumPy does; raises `StepError` for integers that do not fit."""
+    """Makes an array of one repeated number, cast as NumPy does; refuses integers that do not fit."""
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
@@ -355,9 +364,10 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Adds feature axes to constants up to the rank with which they broadcast against values with rows.
+    """Removes a leading axis of size 1 from constants that have one axis more than the values with rows.
 
-    Changes `numbers` in place. Refuses operands that NumPy would align with the rows.
+    numbers: the operands, changed in place.
+    Raises `StepError` for operands whose features NumPy would broadcast against the rows.
     """
     types = [builder.type_of(number) for number in numbers]
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
@@ -382,10 +392,10 @@ def align(builder: Builder, numbers: list[int]) -> None:
 
 
 def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
-    """Reorders the feature axes; returns the value itself if nothing moves."""
+    """Reorders the feature axes of a value; returns the value itself if the order does not change."""
     return x if order == tuple(range(len(order))) else apply("transpose", x, order=order)
 
 
 def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """Reshapes the features; returns the value itself if nothing changes."""
+    """Reshapes the features of a value; returns the value itself if the shape does not change."""
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)

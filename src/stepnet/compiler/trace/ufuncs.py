@@ -26,7 +26,7 @@ numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
-    """Computes left @ right, for a value and a parameter, two parameters, or two matrices of each row."""
+    """Computes left @ right in a step: a value and a parameter, two parameters, or matrices of each row."""
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
@@ -59,13 +59,15 @@ def matmul(left: Any, right: Any) -> Traced:
 
 
 def title(x: Traced) -> str:
-    """Names a value for a message: an input by its name."""
+    """Names a value for a message: an input by its name, any other as "a value"."""
     node = x.builder.nodes[x.number]
     return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter."""
+    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter; raises
+    `StepError` for shapes that would mix rows.
+    """
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
         b, right = reshaped(b, right[1:]), right[1:]
@@ -80,14 +82,14 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
 
 
 def dot(left: Any, right: Any) -> Traced:
-    """Computes np.dot where only one side has rows. (np.dot of two values would pair all rows with all.)"""
+    """Computes np.dot in a step, where at most one side has rows: of two, it would pair all rows with all."""
     if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
         raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
     return matmul(left, right)
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands to the dtypes in which NumPy computes the ufunc."""
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -95,7 +97,7 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """Returns the dtypes of the operands in NumPy's loop of a ufunc; raises `StepError` if there is none."""
+    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps lack one."""
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -110,7 +112,7 @@ def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
 
 
 def power(x: Any, exponent: Any) -> Traced:
-    """Computes x to a constant power."""
+    """Computes x to the power of one constant number, as NumPy does."""
     if isinstance(exponent, Traced):
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
     if np.ndim(exponent) != 0 or kind_of_dtype(array_of(exponent, "the exponent").dtype) == "other":
@@ -127,7 +129,7 @@ def power(x: Any, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """Raises a float to a constant power, by products or a square root if the exponent allows."""
+    """Raises a float to a constant power, by products or a square root where these suffice."""
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):
@@ -155,36 +157,37 @@ FLOAT_POWERS: dict[float, Callable[[Traced], Traced]] = {
 
 
 def square(x: Any) -> Traced:
-    """Computes x times itself."""
+    """Computes np.square in a step: x times itself."""
     (x,) = in_loop(np.square, x)
     return apply("multiply", x, x)
 
 
 def reciprocal(x: Any) -> Traced:
-    """Computes 1 / x; for integers truncated to an integer, as in NumPy."""
+    """Computes np.reciprocal in a step: 1 / x, which is truncated for integers as in NumPy."""
     (x,) = in_loop(np.reciprocal, x)
     return apply("divide", 1, x) if x.type.is_float else apply("divide", 1, x).astype(x.dtype)
 
 
 def positive(x: Any) -> Traced:
-    """Computes np.positive: x unchanged."""
+    """Computes np.positive in a step: x unchanged."""
     return in_loop(np.positive, x)[0]
 
 
 def fabs(x: Any) -> Traced:
-    """Computes |x| as a float."""
+    """Computes np.fabs in a step: |x| as a float."""
     return apply("absolute", *in_loop(np.fabs, x))
 
 
 def is_nan(x: Any) -> Traced:
-    """Tells for each number whether it is NaN: only NaN differs from itself."""
+    """Computes np.isnan in a step: only NaN differs from itself."""
     return apply("not_equal", x, x)
 
 
 def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
-    """Makes the rule for &, |, ^ or ~, which is the logical operation on booleans; refuses integers."""
+    """Makes the rule for &, |, ^ or ~ in a step, which applies the logical operation to booleans."""
 
     def rule(*operands: Any) -> Traced:
+        """Applies the logical operation; raises `StepError` for integers."""
         if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):
             raise refuse(f"&, |, ^ and ~ are for booleans in a step; use np.{operation} or comparisons")
         return apply(operation, *operands)

@@ -1,6 +1,6 @@
-"""Checks of arguments: each returns the argument in its one form, or raises `InputError`.
+"""Checks of arguments: each returns the argument in a standard form, or raises `InputError`.
 
-A check takes the meaning of the argument, in words after which the message continues with "not ...".
+The parameter `meaning` of a check is the beginning of its message, which continues with "not ...".
 """
 
 import inspect
@@ -23,7 +23,7 @@ SHOWN = 60
 
 
 def shown(value: Any) -> str:
-    """Shows a wrong argument as text of one line, for a message.
+    """Writes a wrong argument as text of one line, for an error message.
 
     >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
     ("'yes'", 'an array float64[2, 3]', '{1: 2}')
@@ -43,7 +43,7 @@ def is_array(value: Any) -> TypeGuard[Array]:
 
 
 def kind(value: Any) -> str:
-    """Names the kind of a wrong argument, for messages in which its value would say less.
+    """Names the type of a wrong argument, for messages in which its value would say less.
 
     >>> kind(None), kind([1]), kind(int)
     ('None', 'a list', 'the class int')
@@ -56,7 +56,7 @@ def kind(value: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Tells whether a value is a whole number of Python's or NumPy's; a bool is not one."""
+    """Tells whether a value is a Python or NumPy integer; a bool is not one."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -64,8 +64,9 @@ def is_integer(value: Any) -> bool:
 
 
 def function(value: Any, meaning: str) -> Callable[..., Any]:
-    """Checks that an argument is callable, and returns it. meaning: begins the message of the
-    `InputError`.
+    """Returns an argument that is callable; raises `InputError` for any other.
+
+    meaning: the beginning of the message, which says what the argument must be.
 
     >>> function(len, "until is a function until(output, memory)")
     <built-in function len>
@@ -76,8 +77,7 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
 
 
 def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
-    """Raises `InputError` for a function that cannot be called with arguments of these names, in this
-    order.
+    """Raises `InputError` if a function cannot be called with arguments of these names, in this order.
 
     further: arguments passed by name if the function has parameters of these names. A function without a
     signature, such as some in C, passes.
@@ -102,8 +102,9 @@ def called_with(function: Callable[..., Any], names: tuple[str, ...], further: t
 
 
 def file_path(value: Any, name: str = "path") -> Path:
-    """Checks that an argument can be the path of a file, and returns it as a `Path`. name: for the
-    message.
+    """Returns an argument that can be the path of a file as a `Path`; raises `InputError` for any other.
+
+    name: the argument's name in the message.
 
     >>> file_path("model.svg").suffix
     '.svg'
@@ -122,8 +123,9 @@ def file_path(value: Any, name: str = "path") -> Path:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Checks that an argument is True or False, of Python's or NumPy's, and returns it. name: for the
-    message.
+    """Returns a True or False of Python or NumPy as a bool; raises `InputError` for any other argument.
+
+    name: the argument's name in the message.
 
     >>> flag(np.True_, "reverse")
     True
@@ -136,8 +138,9 @@ def flag(value: Any, name: str) -> bool:
 
 
 def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
-    """Checks that an argument is a whole number from `least` to `most`, and no bool, and returns it as an
-    int.
+    """Returns a whole number from `least` to `most` as an int; raises `InputError` for any other argument.
+
+    meaning: the beginning of the message, which says what the argument must be.
 
     >>> whole(np.int32(3), "rows is how many there are, from 1 on", 1)
     3
@@ -148,9 +151,9 @@ def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
-    """Checks that an argument is a number for which `holds` is true, and returns it as a float.
+    """Returns a number for which `holds` is true as a float; raises `InputError` for any other argument.
 
-    `holds` should not be true of NaN. meaning, advice: begin and end the message of the `InputError`.
+    meaning, advice: the beginning and the end of the message. `holds` should not be true of NaN.
 
     >>> number(1, "temperature is above 0", lambda value: value > 0)
     1.0
@@ -167,8 +170,9 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
 
 
 def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
-    """Checks that an argument is an instance of a class, and returns it. meaning: begins the error's
-    message.
+    """Returns an argument that is an instance of the class `of`; raises `InputError` for any other.
+
+    meaning: the beginning of the message, which says what the argument must be.
 
     >>> instance("h", str, "name is a text")
     'h'
@@ -179,8 +183,9 @@ def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
 
 
 def choice(value: Any, meaning: str, among: Collection[str]) -> str:
-    """Checks that an argument is one of several words, and returns it. meaning: begins the error's
-    message.
+    """Returns an argument that is one of the words `among`; raises `InputError` for any other.
+
+    meaning: the beginning of the message, which says what the argument must be.
 
     >>> choice("sum", "merge is 'sum' or 'concat'", ("sum", "concat"))
     'sum'
@@ -196,8 +201,8 @@ def is_one_of(value: Any, among: Collection[str]) -> TypeGuard[str]:
 
 
 def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
-    """Checks that an argument is a mapping whose keys are text, and returns it. meaning: begins the error's
-    message.
+    """Returns an argument that is a mapping with text as keys; raises `InputError` for any other. meaning:
+    the beginning of the message, which says what the argument must be.
     """
     if not isinstance(value, Mapping):
         raise InputError(f"{meaning}, not {kind(value)}")
@@ -212,8 +217,8 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """Converts an argument to an array of any dtype; raises `InputError` if it is none. what: its name in
-    messages.
+    """Converts an argument to an array of any dtype; raises `InputError` if that is not possible. what: the
+    argument's name in the message.
     """
     if type(value) is np.ndarray:
         return value
@@ -238,8 +243,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def refuse_tensor(tensor: Any, what: str) -> None:
-    """Raises `InputError` for a PyTorch tensor that cannot become an array: on a device, or with a
-    gradient.
+    """Raises `InputError` for a PyTorch tensor that cannot become an array, as it is on a device or requires
+    a gradient. what: the argument's name in the message.
     """
     if tensor.requires_grad:
         raise InputError(
@@ -250,7 +255,9 @@ def refuse_tensor(tensor: Any, what: str) -> None:
 
 
 def checked_dtype(array: Array, what: str) -> str:
-    """Returns the name of an array's dtype; raises `InputError` for a dtype that stepnet does not have."""
+    """Returns the name of an array's dtype; raises `InputError` if stepnet has no such dtype. what: the
+    array's name in the message.
+    """
     if array.dtype == object:
         raise InputError(
             f"{what} is an array of Python objects; sequences of different lengths go in a "
@@ -260,7 +267,7 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype; raises `InputError` for one that stepnet does not have."""
+    """Returns the name of a dtype; raises `InputError` if stepnet has none such. what: for the message."""
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
@@ -268,7 +275,7 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def unknown_dtype(name: str, what: str) -> str:
-    """Makes the message for a dtype that stepnet does not have."""
+    """Makes the message for a dtype that stepnet does not have, with advice how to cast it."""
     text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
     if name.startswith(("float", "bfloat", "longdouble")):
         return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"
@@ -278,12 +285,11 @@ def unknown_dtype(name: str, what: str) -> str:
 def whole_numbers(
     given: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
 ) -> Array:
-    """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for other
-    values.
+    """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for others.
 
-    count: the required number of them; None for any.
-    many: this number in words, for the message. Numbers beyond int64, if `most` allows them, become the
-        negative numbers with the same bits.
+    count, many: the required number of elements, None for any, and this number in words for the message.
+    what: the argument's name in the message.
+    Numbers beyond int64, if `most` allows them, become the negative numbers with the same bits.
     """
     array = array_of(given, what)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):

@@ -26,9 +26,11 @@ class paused_collector:  # noqa: N801 - it is written as a function
     """
 
     def __init__(self) -> None:
+        """Prepares the context, in which the collector is not paused yet."""
         self.pauses = False
 
     def __enter__(self) -> None:
+        """Pauses the collector, if it is on."""
         self.pauses = gc.isenabled()
         if self.pauses:
             PAUSED.append(True)
@@ -41,7 +43,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
         self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
 
     def end(self) -> None:
-        """Ends the pause, if there is one."""
+        """Ends the pause of the collector, if there is one."""
         if self.pauses:
             PAUSED.clear()
             gc.enable()
@@ -49,7 +51,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
 
 def resume() -> None:
-    """Ends the pause in a forked child, which does not have the thread that would end it."""
+    """Turns the collector on again in a forked child, which lacks the thread that would end the pause."""
     if PAUSED:
         gc.enable()
         PAUSED.clear()

@@ -28,7 +28,7 @@ class Dtype:
 
     @property
     def is_stored(self) -> bool:
-        """Tells whether it is a storage dtype, in which nothing is computed."""
+        """Tells whether it is a storage dtype such as bfloat16, whose values are cast before computing."""
         return self.compute != self.name
 
 
@@ -76,13 +76,13 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """Casts an array to its compute dtype, which holds its values exactly."""
+    """Casts an array of a storage dtype, such as bfloat16, to the wider dtype in which it is computed."""
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Converts an array to its compute dtype and to native byte order; makes a copy unless it is writable."""
+    """Converts an array to its compute dtype and native byte order; copies it if it is not writable."""
     row = DTYPES.get(array.dtype.name)
     dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
     return array.astype(dtype, copy=not array.flags.writeable)
@@ -99,7 +99,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_text(dtype: Any) -> str:
-    """Returns the name of a dtype; the `repr` of the argument if NumPy knows no such dtype.
+    """Returns the name of a dtype for messages; the `repr` of anything that NumPy knows as no dtype.
 
     >>> dtype_text(np.float32), dtype_text("half a float")
     ('float32', "'half a float'")
@@ -108,5 +108,5 @@ def dtype_text(dtype: Any) -> str:
         return name_of(cast("np.dtype[Any]", dtype))
     try:
         return np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's errors for what is no dtype
         return repr(dtype)

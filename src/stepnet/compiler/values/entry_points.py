@@ -19,8 +19,9 @@ def installed(group: str) -> "Mapping[str, EntryPoint]":
 
 
 def loaded(point: "EntryPoint", noun: str) -> Any:
-    """Imports the object of an entry point; raises `LibraryError` if it cannot be imported. noun: its kind,
-    for the message.
+    """Imports the object of an entry point; raises `LibraryError` if it cannot be imported.
+
+    noun: the kind of object, for the message.
     """
     try:
         return point.load()

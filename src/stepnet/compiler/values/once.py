@@ -11,8 +11,7 @@ Value = TypeVar("Value")
 
 
 class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorator
-    """Decorator that makes a method a property, computed at first access and kept in the object's
-    dictionary.
+    """Decorator that makes a method a property, computed at first access and kept in the object's dictionary.
 
     >>> class Net:
     ...     @computed_once
@@ -26,6 +25,7 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
+        """Makes a property of the method `compute`."""
         self.compute = compute
         self.__doc__ = compute.__doc__
 
@@ -34,7 +34,7 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Value: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Computes the value and keeps it; on the class, returns the property itself."""
+        """Computes the value at first access, and stores it in the object; on the class, returns itself."""
         if instance is None:
             return self
         value = instance.__dict__[self.compute.__name__] = self.compute(instance)

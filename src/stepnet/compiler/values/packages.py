@@ -23,7 +23,7 @@ class Package:
     along: tuple[tuple[str, str], ...] = ()
 
     def older(self, version: str) -> bool:
-        """Tells whether a version is below the floor.
+        """Tells whether an installed version is older than the lowest version that works.
 
         >>> package = Package("llvmlite", "0.46")
         >>> package.older("0.45.1"), package.older("0.46.0"), package.older("1.0")
@@ -32,12 +32,12 @@ class Package:
         return numbers(version) < numbers(self.floor)
 
     def too_old(self, version: str) -> str:
-        """Makes a sentence that says that the installed version is below the floor."""
+        """Makes the sentence for messages that says that an installed version is too old."""
         return f"{self.name} {version} is installed, and stepnet needs {self.floor} or later"
 
     @property
     def command(self) -> str:
-        """The command that installs a version that works.
+        """The pip command that installs a version of the package that works.
 
         >>> Package("rich", "13.7").command, Package("pyarrow", "19.0.1", "arrow").command
         ("pip install 'rich>=13.7'", "pip install 'stepnet[arrow]'")
@@ -51,7 +51,7 @@ class Package:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers that a version begins with, without zeros at the end, for comparison.
+    """Returns the numbers at the beginning of a version as a tuple to compare, without zeros at the end.
 
     >>> numbers("2.13.0+cpu"), numbers("0.46.0rc1"), numbers("unknown")
     ((2, 13), (0, 46), ())

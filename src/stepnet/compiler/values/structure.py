@@ -1,7 +1,7 @@
-"""Nested dicts, tuples, lists and namedtuples of leaves: taken apart, put together, and named for people.
+"""Nested dicts, tuples, lists and namedtuples of leaves: their leaves, names of leaves, and rebuilding.
 
-`None` is an empty structure, so a step may return `None` for "no output". Dicts with the same keys are the
-same structure in whatever order: see `arranged`.
+`None` is an empty structure, so a step may return `None` for "no output". Dicts with the same keys in
+different orders are the same structure: see `arranged`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from stepnet.errors import InputError
 Structure = Any
 
 DEEPEST = 64
-"""How deep structures nest: one that contains itself has no end."""
+"""The deepest nesting of structures; one that contains itself would be endless."""
 
 
 def leaves(structure: Structure) -> list[Any]:
-    """Lists the leaves of a structure from left to right; dicts in the order of their keys.
+    """Lists the leaves of a structure (nested dicts, tuples and lists) from left to right.
 
     >>> leaves({"h": 1, "c": (2, [3])})
     [1, 2, 3]
@@ -27,7 +27,7 @@ def leaves(structure: Structure) -> list[Any]:
 
 
 def named_leaves(structure: Structure, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields each leaf with the name a person would give it: keys and positions joined by dots.
+    """Yields each leaf of a structure with its name: the keys and positions that lead to it, joined by dots.
 
     >>> list(named_leaves({"h": 1, "c": (2, 3)}))
     [('h', 1), ('c.0', 2), ('c.1', 3)]
@@ -41,7 +41,7 @@ def named_leaves(structure: Structure, name: str = "", depth: int = 0) -> Iterat
 
 
 def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
-    """Puts values in place of the leaves of a structure, from left to right.
+    """Replaces the leaves of a structure, from left to right, by the given values.
 
     >>> rebuild({"h": 0, "c": (0, 0)}, [1, 2, 3])
     {'h': 1, 'c': (2, 3)}
@@ -51,8 +51,7 @@ def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
 
 
 def rebuilder(structure: Structure) -> Callable[[Iterable[Any]], Structure]:
-    """Makes a function that puts values in place of the leaves of this structure: `rebuild` in a quarter of
-    the time.
+    """Makes a function that puts values in place of the leaves of this structure, faster than `rebuild`.
 
     >>> rebuilder({"h": 0, "c": (0, 0)})([1, 2, 3])
     {'h': 1, 'c': (2, 3)}
@@ -62,7 +61,7 @@ def rebuilder(structure: Structure) -> Callable[[Iterable[Any]], Structure]:
 
 
 def _maker(structure: Structure, depth: int) -> Callable[[Iterator[Any]], Structure]:
-    """Makes a function that builds the structure from the next values of an iterator."""
+    """Makes a function that builds the structure again, with the next values of an iterator as its leaves."""
     children = _children(structure, depth)
     if children is None:
         return next
@@ -81,7 +80,7 @@ def transform(
 ) -> Structure:
     """Applies a function to every leaf of a structure, and returns the structure of the results.
 
-    is_leaf: true for inner structures that are to be leaves as well.
+    is_leaf: true for inner structures that are to be treated as leaves.
     """
     children = None if is_leaf is not None and is_leaf(structure) else _children(structure, depth)
     if children is None:
@@ -91,7 +90,7 @@ def transform(
 
 
 def arranged(structure: Structure, like: Structure) -> Structure:
-    """Reorders the dicts of a structure as those of `like`, where they have the same keys.
+    """Reorders the dicts in a structure like those in `like`, if the keys are the same, so that leaves match.
 
     >>> arranged({"c": 1, "h": {"b": 2, "a": 3}}, {"h": {"a": 0, "b": 0}, "c": 0})
     {'h': {'a': 3, 'b': 2}, 'c': 1}
@@ -135,7 +134,7 @@ def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
-    """Makes a structure of the same kind with other children."""
+    """Makes a structure of the type of `structure` from other children, given by key or position."""
     if structure is None:
         return None
     if isinstance(structure, Mapping):
@@ -147,7 +146,7 @@ def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
 
 
 def skeleton(structure: Structure, depth: int = 0) -> str:
-    """Writes a structure as text without its leaves: two structures are equal if their texts are.
+    """Writes a structure as text without its leaves. Structures are equal if their texts are equal.
 
     >>> skeleton({"h": 1, "c": (2, 3)})
     '{h: *, c: (*, *)}'
@@ -164,8 +163,8 @@ def skeleton(structure: Structure, depth: int = 0) -> str:
 
 
 def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | None:
-    """Returns the named children of one level, or None for a leaf; raises `InputError` if it is nested too
-    deep.
+    """Returns the pairs (key or position, child) of a structure's top level; None for a leaf. Raises
+    `InputError` if structures are nested too deep.
     """
     if structure is None:
         return []

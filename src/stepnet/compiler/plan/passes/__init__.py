@@ -44,21 +44,23 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
 
 
 def optimised(net: Net) -> Net:
-    """Applies every pass to a net."""
+    """Applies all passes to a net, in order; returns a net that computes the same faster."""
     for rewrite in PIPELINE:
         net = rewrite(net)
     return net
 
 
 def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """Applies the passes that encode weights to a recurrence's body; returns it unchanged for float32."""
+    """Applies the passes that encode weights in fewer bits to the body of a recurrence, so that it computes
+    what an engine computes; returns the body unchanged for float32.
+    """
     if precision is None or not precision.is_low:
         return body
     return with_weights(narrowed(body), precision.dtype)
 
 
 def narrowed(net: Net) -> Net:
-    """Applies the passes up to `narrow`, which marks the products that are computed in fewer bits."""
+    """Applies the passes up to `narrow`, which marks the products that engines compute in fewer bits."""
     for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net

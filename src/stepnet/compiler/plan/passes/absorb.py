@@ -42,13 +42,13 @@ Accepts = Callable[["Absorbed", Net], bool]
 
 
 def always(absorbed: "Absorbed", after: Net) -> bool:
-    """Accepts every move."""
+    """Accepts every move of nodes into a recurrence: the default decision of `absorb`."""
     return True
 
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
-    """Moves per-step work of a net into the adjacent recurrences, where possible. accepts: decides on each
-    move.
+    """Moves per-step work of a net into the adjacent recurrences, so that its operands and results need no
+    arrays of all steps. accepts: decides on each move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -56,10 +56,10 @@ def absorb(net: Net, accepts: Accepts = always) -> Net:
 
 
 def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
-    """Makes one more move into a recurrence, and returns the net; None if no move is left.
+    """Makes one more move of nodes into a recurrence, and returns the net; None if no move is left.
 
-    Recurrences are tried from the last to the first. If a move is not accepted, it is tried without its
-    outermost node. find: lists the nodes that a recurrence can absorb.
+    find: lists the nodes that a recurrence can absorb, those before it or those after it.
+    accepts: decides on each move. If it refuses one, the move is tried without its outermost node.
     """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
@@ -74,10 +74,10 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Tells whether a node computes each step from that step alone, and may do so inside this recurrence.
+    """Tells whether a node computes each step from that step alone, and may move into this recurrence.
 
-    A recurrence with a precision keeps exactly the products that it was traced with, and their left sides,
-    each of which has one scale.
+    A recurrence with a precision keeps exactly its traced products and their left sides, which have one scale
+    each.
     """
     sources = ("input", "index", "result", "constant")
     others = () if recur.precision is None else ("matmul", "concatenate")
@@ -85,8 +85,8 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes before a recurrence that it can absorb, in order. flat: the recurrences over flat
-    sequences.
+    """Lists the nodes before a recurrence that it can absorb, in order. flat: all recurrences without inner
+    sequences, each of which may get a copy of a cheap node.
     """
     users, results, taken = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
@@ -103,14 +103,14 @@ def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def is_steps_operand(net: Net, number: int, user: int) -> bool:
-    """Tells whether a recurrence reads a node only as a sequence that it runs over."""
+    """Tells whether node `user` is a recurrence that reads node `number` as a sequence that it runs over."""
     node = net.nodes[user]
     return node.operation == "recur" and number in node.recur.operands_by_kind(node.inputs).sequences
 
 
 def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes after a recurrence that it can absorb, in order. flat: the recurrences over flat
-    sequences.
+    """Lists the nodes after a recurrence that it can absorb, in order. flat: all recurrences without inner
+    sequences; a node that waits for one of them does not move.
     """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
@@ -129,7 +129,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
-    """Returns these nodes and all nodes that depend on them."""
+    """Returns the given nodes and all nodes of the net that depend on them."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
         if reached.intersection(node.inputs):
@@ -138,7 +138,7 @@ def behind(net: Net, numbers: set[int]) -> set[int]:
 
 
 def unique(numbers: Iterable[int]) -> list[int]:
-    """Removes repetitions from numbers, and keeps their order."""
+    """Returns the numbers without repetitions, in order."""
     return list(dict.fromkeys(numbers))
 
 
@@ -162,11 +162,11 @@ class Absorbed:
 
     @property
     def node(self) -> Node:
-        """The node of the recurrence."""
+        """The node of the recurrence that absorbs nodes."""
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Makes the move, and returns the net after it."""
+        """Moves the nodes into the body of the recurrence, and returns the net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]
@@ -187,10 +187,10 @@ class Absorbed:
         )
 
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
-        """Lists the values outside that the moved nodes read. A value expanded to every step is read
-        unexpanded.
+        """Lists the values that moved nodes read from outside the recurrence; skips expansions to all steps.
 
-        As a recurrence needs at least one sequence, an expanded value stays expanded if there is no other.
+        inside: nodes that are in the recurrence. has_sequences: whether the recurrence keeps a sequence; as
+            it needs one, an expanded value stays expanded if there is no other.
         """
         net = self.net
         operands = unique(operand for number in self.moves for operand in net.nodes[number].inputs)
@@ -202,16 +202,15 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the operand of an expansion to steps, with one value per sequence; any other node
-        itself.
-        """
+        """Returns the operand of an expansion to all steps, a value per sequence; else the node itself."""
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the new body; returns its outputs, from the number of a value outside to its number in the
-        body.
+        """Builds the new body; returns its outputs, as a dict from the node outside to the node inside.
+
+        sequences, others: the values outside that the body reads, per step; per row or constant.
         """
         net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
         kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
@@ -238,7 +237,7 @@ class Absorbed:
         return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies moved nodes into the body."""
+        """Copies moved nodes into the new body, in order, with their operands there."""
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]
@@ -247,14 +246,15 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands a constant operand to the body's rows if it was expanded to steps outside; returns its
-        number.
+        """Expands a constant of the new body to rows if its value outside was expanded; returns its number.
+
+        number: the operand outside. inside: its number in the new body.
         """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
-        """Returns the number, in the body, of an operand of a moved node."""
+        """Returns a node's number in the new body; a constant that is not there yet is copied."""
         if number not in self.inside:
             number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":
@@ -262,7 +262,12 @@ class Absorbed:
         return self.inside[number]
 
     def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
-        """Makes the net with the new recurrence. outputs: the values of the old net that are its outputs."""
+        """Makes the net again, with the recurrence that has absorbed nodes in place of the old one and these
+        nodes.
+
+        recur, operands: the new recurrence, and what it reads. outputs: the old nodes that its outputs
+            replace.
+        """
         net, builder, place = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
         made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}

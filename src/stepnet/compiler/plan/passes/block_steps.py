@@ -3,9 +3,9 @@
     recur(x; h' = f(x, h))    ->    recur(X; h' = f(X[1], f(X[0], h)))        X: two steps of x side by side
                                              y = [y of the first, y of the second]
 
-What a step of two has ahead of it is kept once for both, and so is all else that there is of each step. The
-arrays of sequences are the same numbers in the same order, with an axis more. What each step computed for the
-next one is still there: `distribute.py` takes away the matrices among it.
+Values that are stored per step, such as memories for a gradient, are then stored once for two steps. The
+arrays of sequences have the same numbers in the same order, with one more axis. The new step still computes
+the memory between the two steps: `distribute.py` removes the matrices among these values.
 """
 
 from dataclasses import replace
@@ -15,8 +15,9 @@ from stepnet.compiler.net.types import STEPS, Type
 
 
 def together(recur: Recur, count: int) -> Recur:
-    """Makes a recurrence of which one step does `count` steps: its sequences and outputs have a first axis
-    for them.
+    """Makes a recurrence of which one step does `count` steps, to store intermediate values less often.
+
+    A new first axis of each sequence and output has the values of the `count` steps.
     """
     body, builder = recur.body, Builder()
     sequences = [builder.input(beside(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences]
@@ -38,7 +39,7 @@ def together(recur: Recur, count: int) -> Recur:
 
 
 def net_together(net: Net, made: Recur) -> Net:
-    """Makes a net around `made`, a recurrence that does several steps of the net's only recurrence at a time.
+    """Replaces the only recurrence of a net by `made`, which does several of its steps at a time.
 
     The sequences of the recurrence are inputs of the net, and its outputs are results.
     """
@@ -55,12 +56,12 @@ def net_together(net: Net, made: Recur) -> Net:
 
 
 def beside(type_: Type, count: int) -> Type:
-    """Returns the type of `count` values along a new first axis."""
+    """Returns a type with a new first feature axis of this size, for the values of several steps."""
     return Type(type_.extent, (count, *type_.shape), type_.dtype)
 
 
 def at_step(builder: Builder, sequence: int, step: int) -> int:
-    """Adds a slice that takes one of several steps from the first axis; returns its number."""
+    """Adds the slice of a value of several steps (its first axis) at one of them; returns its number."""
     shape = builder.type_of(sequence).shape
     cuts = ((step, step + 1, 1), *((0, size, 1) for size in shape[1:]))
     cut = builder.add("slice", sequence, slices=cuts)
@@ -68,7 +69,7 @@ def at_step(builder: Builder, sequence: int, step: int) -> int:
 
 
 def side_by_side(builder: Builder, values: tuple[int, ...]) -> int:
-    """Joins a value at several steps along a new first axis; returns the number of the result."""
+    """Stacks the values of several steps along a new first feature axis; returns the number of the result."""
     shape = builder.type_of(values[0]).shape
     parts = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
     return parts[0] if len(parts) == 1 else builder.add("concatenate", *parts, axis=-len(shape) - 1)

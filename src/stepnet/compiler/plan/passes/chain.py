@@ -41,11 +41,11 @@ class ProductChain:
 
     @property
     def nodes(self) -> set[int]:
-        """All nodes of the chain."""
+        """The numbers of all nodes that merging the chain replaces."""
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Tells whether merging saves flops per row."""
+        """Tells whether merging the chain's two products into one saves flops per row."""
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -53,19 +53,19 @@ class ProductChain:
 
 
 def chain(net: Net) -> Net:
-    """Merges consecutive products with parameters in a net and in its bodies, where that saves flops."""
+    """Merges consecutive products with parameters, (x @ P) @ R, in a net and its bodies, to save flops."""
     return at_every_level(net, lambda inner, _: chained(inner))
 
 
 def chained(net: Net) -> Net:
-    """Merges consecutive products of a net itself; bodies are not changed."""
+    """Merges consecutive products with parameters in a net, but not in bodies, where that saves flops."""
     while chains := disjoint_chains(net):
         net = joined(net, chains)
     return net
 
 
 def disjoint_chains(net: Net) -> list[ProductChain]:
-    """Lists chains that pay and share no node."""
+    """Lists pairs of consecutive products that pay when merged, and that share no node with one another."""
     chains, taken = list[ProductChain](), set[int]()
     for each in candidates(net):
         if each.pays(net) and not taken & each.nodes:
@@ -75,7 +75,7 @@ def disjoint_chains(net: Net) -> list[ProductChain]:
 
 
 def candidates(net: Net) -> Iterator[ProductChain]:
-    """Yields all chains: products that only other products with parameters read."""
+    """Yields all chains of two products that can be merged: only products with parameters read the first."""
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
     for first in sorted(products):
@@ -93,7 +93,7 @@ def candidates(net: Net) -> Iterator[ProductChain]:
 
 
 def is_product(net: Net, number: int, parameters: set[int]) -> bool:
-    """Tells whether a node is the product of a value with a parameter, both of the same floating dtype."""
+    """Tells whether a node is a product of a value with a parameter, both of the same floating dtype."""
     node = net.nodes[number]
     if node.operation != "matmul" or number in parameters or node.inputs[1] not in parameters:
         return False
@@ -101,7 +101,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
 
 
 def joined(net: Net, chains: list[ProductChain]) -> Net:
-    """Merges each of these chains, and returns the net."""
+    """Merges the two products of each of these chains, and returns the new net."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
     builder, place = Builder(), dict[int, int]()
@@ -113,16 +113,19 @@ def joined(net: Net, chains: list[ProductChain]) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def product(builder: Builder, net: Net, place: dict[int, int], each: ProductChain, reader: int) -> int:
-    """Adds the merged product for one reader of a chain; returns its number."""
+def product(builder: Builder, net: Net, place: dict[int, int], chain_: ProductChain, reader: int) -> int:
+    """Adds to the new net the product that replaces the chain's two for one reader; returns its number.
+
+    place: for each old node, its number in the new net. reader: the old node of the second product.
+    """
     node = net.nodes[reader]
-    x, P = (place[operand] for operand in net.nodes[each.first].inputs)
+    x, P = (place[operand] for operand in net.nodes[chain_.first].inputs)
     weight = place[node.inputs[1]]
     made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
-    if each.shift is None:
+    if chain_.shift is None:
         return made
-    (m,) = net.type_of(each.shift).shape
-    row = builder.add("reshape", place[each.shift], rank=1, shape=(1, m))
+    (m,) = net.type_of(chain_.shift).shape
+    row = builder.add("reshape", place[chain_.shift], rank=1, shape=(1, m))
     n = node.type.shape[-1]
     shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
     return builder.add("add", made, shift, source=node.source)

@@ -12,12 +12,14 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def columns(net: Net) -> Net:
-    """Replaces products of inner sequences with one column by sums in a net."""
+    """Replaces products of inner sequences with one-column matrices by sums, which fill vector registers."""
     return rewritten(net, with_sums)
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrites a recurrence with such products in its body; returns the new node, None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with its products of inner sequences and one-column matrices as
+    sums; returns None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -25,7 +27,7 @@ def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> i
 
 
 def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
-    """Adds a product with one column as a sum; returns its number, None for other nodes."""
+    """Rewrite rule: adds a product with a one-column matrix as a sum; returns it, None for other nodes."""
     node = body.nodes[number]
     if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
         return None

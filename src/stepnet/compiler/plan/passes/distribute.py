@@ -4,13 +4,13 @@
     r = sum(S * q, rows)             ->     r = a * sum(M * q, rows) + sum(k * q) * v
     T = b * S + p * w                ->     T = (b * a) * M + (b * k) * v + p * w
 
-Where steps follow one another in one body (`together.py`) each of them reads the matrix that the one ahead of
-it gave. So all of them read the memory itself, in one pass over it, and what they add is added in another
-one. What is between them is vectors: no other matrix is made, or kept for a gradient.
+Where one body computes several steps (`block_steps.py`), each step reads the matrix that the step before it
+computed. After this pass all of them read the memory itself, in one pass over it, and their terms are added
+in a second pass. Only vectors pass from step to step: no other matrix is computed or saved for a gradient.
 
-It needs a matrix that is linear in the memory: sums, and products with values that are smaller. Those may
-depend on the memory in any way. Factors of several steps are multiplied with one another first, so their
-product must be in the dtype's range: two decays of 1e25 in float32 are not, even if what they scale is tiny.
+It needs a matrix that is linear in the memory: sums, and products with smaller values, which may depend on
+the memory in any way. Factors of several steps are multiplied with one another first, so their product must
+be in the dtype's range: that of two decays of 1e25 in float32 is not, even if the scaled value is tiny.
 """
 
 from collections.abc import Collection, Iterable
@@ -28,9 +28,9 @@ LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 
 @dataclass(frozen=True)
 class MatrixTerm:
-    """Product as large as a matrix: of a memory, if `matrix` is not None, and of factors of the same rank.
+    """Term of a sum with the size of a matrix: the product of `matrix`, unless it is None, and of `factors`.
 
-    No two factors vary along the same axes.
+    Both are numbers of nodes with the same rank. No two factors vary along the same axes.
     """
 
     matrix: int | None
@@ -43,14 +43,17 @@ Terms = tuple[MatrixTerm, ...]
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
     """Rewrites values that are linear in matrices as sums over these matrices and over vectors.
 
-    matrices: inputs of the net. memories: the inputs that are known latest; products of other values come
-    first, as they may be computed ahead of the loop.
+    matrices: the input nodes that are such matrices.
+    memories: the inputs known latest; other factors are multiplied first, as they may be computed before the
+        loop.
     """
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
 
 def linear_values(net: Net, matrix: int) -> set[int]:
-    """Returns the nodes that are linear in an input and as large as the input, which is among them."""
+    """Returns the nodes that are linear in the input `matrix` and of its size, including the input.
+    `distribute` can write these as sums over the input and vectors.
+    """
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
@@ -78,7 +81,7 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Makes the new net."""
+        """Rewrites sums over values that are linear in the matrices as sums over the matrices themselves."""
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
@@ -98,17 +101,17 @@ class Distributed:
         return self.builder.net([self.value(result) for result in self.net.results])
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Returns the shape of a node of the old net."""
+        """Returns the feature shape of a node of the net that is rewritten."""
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
-        """Tells whether a node of the new net needs a memory."""
+        """Tells whether a node of the new net depends on a memory, so that it is multiplied last. Cached."""
         if number not in self.late:
             self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the copy of a node; for one that is linear in a matrix, the sum of its terms."""
+        """Returns the new number of an old node; for one that is linear in a matrix, adds its terms up."""
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -116,7 +119,7 @@ class Distributed:
     # ---- terms
 
     def expanded(self, number: int) -> Terms:
-        """Returns the terms of a node that is linear in a matrix."""
+        """Computes the terms (products of a matrix and factors) whose sum is old node `number`."""
         node = self.net.nodes[number]
         if node.operation == "multiply":
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
@@ -133,7 +136,9 @@ class Distributed:
         return sum(others, first)
 
     def operand(self, number: int, user: int) -> Terms:
-        """Returns the terms of an operand, in the shape of the node `user` that reads it."""
+        """Returns the terms (products with a matrix) whose sum is old node `number`, in the shape of the node
+        `user` that reads it.
+        """
         node, shape = self.net.nodes[number], self.shape(user)
         if number in self.terms:
             return self.terms[number]
@@ -142,9 +147,9 @@ class Distributed:
         return (reduce(self.times, self.factors(number, shape), MatrixTerm(None)),)
 
     def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
-        """Lists the factors of a value in a product of a shape, with the rank of the product.
+        """Lists new nodes whose product is old node `number`, each with the rank of the given shape.
 
-        A smaller product is a factor itself, as one of its own factors may keep it small.
+        A smaller product is a single factor, because one of its own factors may keep it small.
         """
         node, own = self.net.nodes[number], self.shape(number)
         if node.operation == "multiply" and own == shape:
@@ -153,7 +158,9 @@ class Distributed:
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
-        """Multiplies a term by a factor: joins it with the factor that varies along the same axes."""
+        """Multiplies a term by a factor. The factor is multiplied into the term's factor that varies along
+        the same axes, if there is one, so that no two do.
+        """
         along = varies(self.builder, factor)
         factors = list(term.factors)
         for place, known in enumerate(factors):
@@ -163,10 +170,10 @@ class Distributed:
         return MatrixTerm(term.matrix, (*factors, factor))
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Reorders the axes of a term."""
+        """Transposes a term: its matrix and each of its factors."""
 
         def turned(number: int) -> int:
-            """Reorders the axes of one value."""
+            """Adds the transposition of one value; returns its number."""
             return self.builder.add("transpose", number, order=order)
 
         return MatrixTerm(
@@ -174,7 +181,7 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates terms."""
+        """Negates each of these terms, by negating one factor. dtype: that of the values."""
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -183,24 +190,24 @@ class Distributed:
         )
 
     def minus(self, number: int) -> int:
-        """Negates a value."""
+        """Adds the negative of a value to the new net; returns its number."""
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Makes a constant number a factor of a term."""
+        """Adds a constant (one number, with the rank of the term's matrix) as a factor for a term."""
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))
 
-    # ---- what they become
+    # ---- values of terms
 
     def multiplied(self, numbers: Iterable[int]) -> int:
-        """Multiplies values: those that need no memory first, and smaller ones before larger ones."""
+        """Multiplies values: those that need no memory first, smaller before larger; returns the product."""
         order = sorted(numbers, key=lambda n: (self.is_late(n), self.builder.type_of(n).size))
         return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
 
     def product(self, term: MatrixTerm) -> int:
-        """Computes the value of a term."""
+        """Adds the product of a term's matrix and factors to the new net; returns its number."""
         if term.matrix is None:
             return self.multiplied(term.factors)
         if not term.factors:
@@ -208,13 +215,13 @@ class Distributed:
         return self.builder.add("multiply", self.multiplied(term.factors), term.matrix)
 
     def added(self, numbers: Iterable[int]) -> int:
-        """Adds values."""
+        """Adds the sum of values (numbers of nodes) to the new net; returns its number."""
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """Sums a term along axes: a product of sums of those factors that vary along the same axes.
+        """Adds the sum of a term along `axes`, as a product of sums of factors that vary along the same axes.
 
-        shape: the shape of the term.
+        shape: the shape of the term, in which its factors are broadcast. Returns the number of the sum.
         """
         whole = [] if term.matrix is None else [term.matrix]
         groups, outside = list[tuple[set[int], list[int]]](), list[int]()
@@ -239,5 +246,5 @@ class Distributed:
 
 
 def varies(builder: Builder, number: int) -> tuple[bool, ...]:
-    """Tells for each axis whether a value varies along it."""
+    """Tells for each axis of a value whether the value varies along it: whether its size is not 1."""
     return tuple(size != 1 for size in builder.type_of(number).shape)

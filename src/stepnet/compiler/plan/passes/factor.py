@@ -24,13 +24,15 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def factor(net: Net) -> Net:
-    """Takes factors that are constant along the axes of a sum out of the sum, throughout a net."""
+    """Moves factors that are constant along the axes of a sum out of the sum, so that one multiplication per
+    sum replaces one per element.
+    """
     return rewritten(net, factored)
 
 
 def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Adds a sum as the product of such factors and a sum of the others; returns its number, None for other
-    nodes.
+    """Rewrite rule: adds a sum as factors that are constant along its axes times the sum of the others;
+    returns its number, None for other nodes.
     """
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
@@ -39,7 +41,9 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
 
 
 def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
-    """Adds the sum of a value along axes as such a product; returns None if the value has no such factors."""
+    """Adds the sum of node `number` along `axes`, with constant factors outside the sum; returns its new
+    number, None if the value has no such factors.
+    """
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)
     if len({*every}) < len(every):
@@ -51,7 +55,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
         return None
 
     def product(numbers: list[int]) -> int:
-        """Multiplies values."""
+        """Multiplies values of the net; returns the number of the product."""
         return reduce(lambda a, b: builder.add("multiply", a, b, source=source), numbers)
 
     inner = product(inside)
@@ -62,7 +66,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists the factors of a product of a shape, taking apart factors that are such products themselves."""
+    """Lists values whose product is node `number`. Products of the same shape among them are taken apart."""
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]
@@ -72,13 +76,13 @@ def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
-    """Tells whether a value is repeated along all of some axes of a product."""
+    """Tells whether a value is constant along all `axes` (negative) of a product in which it is broadcast."""
     shape = builder.type_of(number).shape
     return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)
 
 
 def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> bool:
-    """Tells whether a value needs any of some other values."""
+    """Tells whether node `number` depends on any of the nodes `others`."""
     waiting, seen = [number], set[int]()
     while waiting:
         each = waiting.pop()
@@ -91,13 +95,13 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """Returns the sizes of a product of values along axes; 0 for an axis that it does not have."""
+    """Returns the sizes of the product of values along `axes`; 0 for an axis that no value has."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 
 
 def without_axes(builder: Builder, number: int, axes: tuple[int, ...]) -> int:
-    """Drops some axes of size 1 from a value."""
+    """Drops the axes of a value that a sum over `axes` would drop, all of size 1; returns the new number."""
     shape = builder.type_of(number).shape
     left = tuple(size for place, size in enumerate(shape) if place - len(shape) not in axes)
     return builder.add("reshape", number, rank=len(shape), shape=left)

@@ -26,11 +26,11 @@ def fold(net: Net) -> Net:
 
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Returns the constant that a node evaluates to, or the operand that it equals; None to keep the node."""
+    """Rewrite rule: returns a simpler node (operand, constant or zeros) that a node equals; else None."""
     node = net.nodes[number]
-    if idle(builder, node, operands):
+    if is_identity(builder, node, operands):
         return operands[0]
-    if (viewed := of_view(builder, node, operands)) is not None:
+    if (viewed := merged_view(builder, node, operands)) is not None:
         return viewed
     if node.kind in ("source", "extent", "total") or len(node.types) != 1:
         return None
@@ -46,8 +46,8 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         return builder.constant(within(node, [constant.attributes["value"].value for constant in known]))
 
 
-def of_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
-    """Adds a view of a view, or of a contract, as one operation; returns None if that is not possible."""
+def merged_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
+    """Adds a view of a view, or of a contract, as one operation; returns its number, None if impossible."""
     if node.operation not in ("reshape", "transpose"):
         return None
     source = builder.nodes[operands[0]]
@@ -68,13 +68,13 @@ def of_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
 
 
 def is_empty(builder: Builder, node: Node, operands: list[int]) -> bool:
-    """Tells whether a node has no elements, or sums over none."""
+    """Tells whether a node's value has no elements, or is a sum over none, so that it is empty or zero."""
     sums = node.kind == "matmul" or node.operation == "sum"
     return not node.type.size or (sums and not builder.type_of(operands[0]).size)
 
 
-def idle(builder: Builder, node: Node, operands: list[int]) -> bool:
-    """Tells whether a node returns its first operand unchanged."""
+def is_identity(builder: Builder, node: Node, operands: list[int]) -> bool:
+    """Tells whether a node returns its first operand unchanged, so that it can be removed."""
     if node.operation == "cast":
         return builder.type_of(operands[0]).dtype == node.type.dtype
     if node.operation in ("reshape", "broadcast"):

@@ -32,12 +32,12 @@ and has at least LARGE elements."""
 
 
 def hoist(net: Net) -> Net:
-    """Moves work that does not depend on memories before the loops, throughout a net."""
+    """Moves work that needs no memory out of loops, to before them, where it is done for all steps."""
     return rewritten(net, hoisted)
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence with a smaller body, after adding the work that left it; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -57,22 +57,22 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """Prepares the pass for one recurrence on these operands."""
+        """Decides which nodes of a recurrence stay in its loop. operands: its operands in the new net."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
         fixed = {number for number, time in enumerate(known) if time <= When.PER_SEQUENCE}
-        stays = staying(recur, known)
+        stays = stays_in_loop(recur, known)
         deep = recur_extent([builder.type_of(operands[0])], node.attributes)
         return cls(recur, stays, Outward(builder, body, deep, fixed, outside))
 
     @property
     def body(self) -> Net:
-        """The body before the pass."""
+        """The body of the recurrence as it was before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the new recurrence and returns its number."""
+        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number."""
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -90,11 +90,13 @@ class Hoist:
         return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_inside(self, number: int) -> bool:
-        """Tells whether a node is part of the new body."""
+        """Tells whether node `number` is in the new body: it stays, or is an expand or a constant."""
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """Lists the nodes outside that the new body reads, in order."""
+        """Lists the nodes of the old body that leave it and that the new body reads, in order: its new
+        inputs.
+        """
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):
@@ -103,9 +105,10 @@ class Hoist:
         return sorted(operands - set(self.recur.memories))
 
 
-def staying(recur: Recur, known: list[When]) -> list[bool]:
-    """Tells for each node of a body whether it is computed in the loop. known: the time at which each is
-    known.
+def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
+    """Tells for each node of a body whether it is computed in the loop; known: the earliest time of each.
+
+    Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop.
     """
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
@@ -134,7 +137,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """Finds the reductions of large matrices that are computed elementwise from a static."""
+    """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop."""
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
         is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
@@ -149,7 +152,7 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns these nodes and all nodes that depend on them."""
+    """Returns the given nodes and all nodes that depend on them."""
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):
@@ -158,8 +161,7 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Tells whether a node is an elementwise matrix computed from smaller values that are known before the
-    loop.
+    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop.
 
     exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """
@@ -172,8 +174,8 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """Finds the nodes at inner sequences, and those computed from them. They stay: `lift` moved those that
-    can leave.
+    """Finds the nodes at inner sequences, and those computed from them. They stay in the loop, because the
+    pass `lift` has already moved those that can leave.
     """
     inner = set[int]()
     for number, node in enumerate(body.nodes):
@@ -184,10 +186,10 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:
-    """Returns the bytes per step that a stream of a value costs.
+    """Returns the bytes per step that it takes to hand the value of node `number` to the loop as a stream.
 
-    The stream is read, and first written unless it is an input. It is 0 for a view of an input, which is read
-    in place, and for products of several results, whose results are read one by one.
+    An input need not be written. The weight is 0 for a view of an input, which is read in place, and for
+    products of several results, whose results are read one by one.
     """
     if len(body.nodes[number].types) > 1:
         return 0

@@ -18,13 +18,13 @@ from stepnet.compiler.values.dtypes import DTYPES
 
 
 def inside(net: Net) -> Net:
-    """Moves work that does not need the memory of inner recurrences out of them, throughout a net."""
+    """Moves work that needs no inner memory out of inner recurrences, so that weights are read less often."""
     return rewritten(net, moved)
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence with less work in its inner recurrences; None for a node without inner
-    recurrences.
+    """Rewrite rule: rebuilds a recurrence whose inner recurrences do less work, as it is moved before or
+    after them; None for a node without inner recurrences.
     """
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
@@ -34,7 +34,9 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence with its constant arrays as operands; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence with the constant arrays of its body as operands, so that each is a
+    parameter of the outer step; None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -47,7 +49,7 @@ def arrays_in(body: Net) -> set[int]:
     users = body.users()
 
     def is_array(number: int) -> bool:
-        """Tells whether a constant is such an array."""
+        """Tells whether a constant is an array, or is read as a matrix or table."""
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})

@@ -15,7 +15,7 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with the same left sides, width and encoding into one node, throughout a net."""
+    """Joins products with equal left sides, width and encoding into one node, to read the left sides once."""
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):
@@ -52,7 +52,7 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:
-    """Returns the key by which products are joined: left sides, width and encoding; None for other nodes.
+    """Returns the left sides, width and encoding that products to be joined share; None for other nodes.
 
     A constant that becomes known only after the steps is not a parameter, and its product is not joined.
     """

@@ -20,7 +20,9 @@ def legalise(net: Net) -> Net:
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrites a node in these forms, and returns the new number; None if it is legal already."""
+    """Rewrite rule: adds a product or reduction in one of the forms that engines run, and returns its number;
+    None for other nodes.
+    """
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)
@@ -30,8 +32,8 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
-    """Adds left @ right as products of vectors with a matrix in one dtype; booleans are counted as
-    integers.
+    """Adds left @ right as products of vectors with a matrix, all in `dtype`; returns the number of the
+    result. Products of booleans are computed with integers.
     """
     if dtype == "bool":
         return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
@@ -55,7 +57,9 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
-    """Adds a reduction as one over the last of two axes, or over the first if that is the memory order."""
+    """Adds a reduction over any axes as one over the last or the first of two axes, the forms that engines
+    run; returns the number of the result.
+    """
     shape = builder.type_of(number).shape
     rank = len(shape)
     over = sorted(axis % rank for axis in axes)

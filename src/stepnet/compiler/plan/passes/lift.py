@@ -24,13 +24,15 @@ Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """Moves inner recurrences out of the recurrences whose memory they do not need, throughout a net."""
+    """Moves inner recurrences that need no outer memory out of the loop, to run for all steps at once."""
     return rewritten(net, partial(lifted, {}))
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence without the nodes that can leave it, inner recurrences first; None if none
-    can.
+    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it; None if none can.
+
+    results: filled with the new place of each result of rebuilt recurrences, for the `result` nodes that read
+        them.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
@@ -64,9 +66,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
 
 def is_inner(node: Node) -> bool:
-    """Tells whether a node is a recurrence over inner sequences, or has or reads values of inner
-    sequences.
-    """
+    """Tells whether a node has or reads values of inner sequences, or is a recurrence over them."""
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -74,12 +74,12 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Tells whether a node has the values of a static sequence."""
+    """Tells whether a node's value is a static sequence, such as the keys of attention: one per row."""
     return any(is_static_extent(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes in `among` that are roots, or depend on one."""
+    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`."""
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):
@@ -104,11 +104,11 @@ class Lift:
 
     @property
     def body(self) -> Net:
-        """The body before the pass."""
+        """The body of the recurrence as it was before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the new recurrence and returns its number."""
+        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there."""
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
@@ -135,6 +135,6 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Tells whether a leaving node is computed outside: not an input, recurrence or constant."""
+        """Tells whether the new body reads a leaving node's value: it is no input, recurrence or constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

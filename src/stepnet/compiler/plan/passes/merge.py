@@ -18,14 +18,14 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """Merges added products of a net, if left sides are known at one time and weights encoded alike."""
+    """Merges added products, x @ A + y @ B, into one node, which sums in registers. Their left sides must be
+    known at the same time, and their weights encoded alike.
+    """
     return at_every_level(net, merged)
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges the sums of a net itself; bodies are not changed. known: the time at which each value is
-    known.
-    """
+    """Merges added products in a net, but not in its bodies. The argument `known` is not used."""
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []
@@ -54,24 +54,29 @@ def merged(net: Net, known: list[When]) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int:
-    """Adds the sum of some products as one node; returns its number."""
-    if len(group) == 1:
-        return place[group[0]]
-    sides = [net.nodes[number].inputs for number in group]
+def added(builder: Builder, net: Net, products: list[int], place: list[int]) -> int:
+    """Adds the sum of several products as one node, and returns its number; a single product is kept.
+
+    products: the old numbers of the products. place: the new number of each old node.
+    """
+    if len(products) == 1:
+        return place[products[0]]
+    sides = [net.nodes[number].inputs for number in products]
     lefts, rights = [place[left] for left, _ in sides], [place[right] for _, right in sides]
-    first = net.nodes[group[0]]
+    first = net.nodes[products[0]]
     sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
     return builder.add("result", sums, of=0)
 
 
 def encoding(node: Node) -> dict[str, str]:
-    """Returns the attribute for the encoding of a product's weights; empty if they have none."""
+    """Returns a product's attribute `weights` (its encoding) as keyword arguments; empty if it has none."""
     return {name: value for name, value in node.pairs if name == "weights"}
 
 
 def phases(net: Net) -> list[int]:
-    """Counts, for each node, the most products, reductions and scans on a path to it."""
+    """Counts the most products, reductions and scans on a path to each node. Nodes with equal counts can run
+    in one phase, without waiting for one another.
+    """
     count: list[int] = []
     for node in net.nodes:
         ahead = max((count[operand] for operand in node.inputs), default=0)

@@ -18,7 +18,9 @@ from stepnet.errors import InputError
 
 
 def narrow(net: Net) -> Net:
-    """Marks each product of recurrences with a low precision with the encoding of its weights."""
+    """Marks each product in recurrences with a low precision with the encoding of its weights, so that
+    engines compute it in fewer bits.
+    """
     return rewritten(net, marked) if any_low(net) else net
 
 
@@ -30,8 +32,8 @@ def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
 
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence with its products marked, also those of inner recurrences; None for other
-    nodes.
+    """Rewrite rule: rebuilds a recurrence with its products marked with the encoding of their weights, also
+    in inner recurrences; None for other nodes.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -43,10 +45,10 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def with_weights(body: Net, dtype: str) -> Net:
-    """Marks the products of a net itself; those of inner recurrences are not changed."""
+    """Marks the products of a net, but not of inner recurrences, with the encoding of their weights."""
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a product with the mark; None for other nodes."""
+        """Rebuilds a product with the encoding of its weights as an attribute; None for other nodes."""
         node = net.nodes[number]
         return builder.copy(node, operands, weights=dtype) if can_be_narrow(net, node) else None
 
@@ -67,7 +69,7 @@ def narrow_weights(net: Net) -> int:
 
 
 def weights_of(body: Net) -> int:
-    """Counts the weights in the products of a step that can be encoded in fewer bits."""
+    """Counts the weights in the products of a step that can be encoded in fewer bits, each matrix once."""
     products = [node for node in body.nodes if can_be_narrow(body, node)]
     return sum({node.inputs[1]: body.type_of(node.inputs[1]).size for node in products}.values())
 

@@ -34,7 +34,7 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """Returns the outer extent of a node of the body."""
+        """Returns the extent (const, rows or per step) that a node of the body has in the outer net."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -42,7 +42,7 @@ class Outward:
         return self.deep[:-1] if number in self.fixed else self.deep
 
     def number(self, number: int) -> int:
-        """Returns the number outside of a node of the body, which is copied if it is not there yet."""
+        """Returns the outer number of a node of the body, which is copied with its operands at first use."""
         if number not in self.outside:
             node = self.body.nodes[number]
             if number in self.fixed or is_constant(node):
@@ -56,7 +56,7 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """Returns the number outside of a node of the body, expanded to steps if it has one value per row."""
+        """Returns a node of the body as an outer node with a value per step; a row's value is repeated."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

@@ -17,36 +17,38 @@ Places = dict[int, list[int]]
 
 
 def prune(net: Net) -> Net:
-    """Removes the results of recurrences that are not read, and the memories that the others do not need."""
+    """Removes results of recurrences that nothing reads, and the memories that no other result needs."""
     return rewritten(net, partial(pruned, {}))
 
 
-def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a recurrence without unused results, or a `result` of it at its new position; None for other
-    nodes.
+def pruned(positions: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """Rewrite rule: rebuilds a recurrence without unused results, or a `result` node of one at its new
+    position; None for other nodes.
+
+    positions: for each rebuilt recurrence, the former positions of its results; filled here.
     """
     node = net.nodes[number]
-    if node.operation == "result" and node.inputs[0] in kept:
-        return builder.add("result", operands[0], of=kept[node.inputs[0]].index(node.attributes["of"]))
+    if node.operation == "result" and node.inputs[0] in positions:
+        return builder.add("result", operands[0], of=positions[node.inputs[0]].index(node.attributes["of"]))
     if node.operation != "recur":
         return None
     read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
     recur = replace(node.recur, body=prune(node.recur.body))
     places = recur.results_by_kind(range(len(node.types)))
     outputs = [place for place in places.outputs if place in read]
-    memories = remembered(recur, outputs, [place in read for place in places.memories])
+    memories = needed_memories(recur, outputs, [place in read for place in places.memories])
     if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
         return builder.copy(node, operands, body=recur.body)
-    kept[number] = [*outputs, *(places.memories[place] for place in memories)]
-    return without(recur, outputs, memories).add(
-        builder, [operands[place] for place in left(recur, memories)]
+    positions[number] = [*outputs, *(places.memories[place] for place in memories)]
+    return reduced_recurrence(recur, outputs, memories).add(
+        builder, [operands[place] for place in remaining_operands(recur, memories)]
     )
 
 
-def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """Returns the positions of the memories that are read, or that a remaining output or memory needs.
+def needed_memories(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
+    """Returns the positions of memories that are read at the end, or that a remaining output or memory needs.
 
-    wanted: for each memory, whether its final value is read.
+    outputs: the positions of the remaining outputs. wanted: for each memory, whether its final value is read.
     """
     results, needed = [recur.body.results[place] for place in outputs], list(wanted)
     while True:
@@ -58,16 +60,19 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
         needed = further
 
 
-def left(recur: Recur, memories: list[int]) -> list[int]:
-    """Returns the positions of the operands that stay."""
+def remaining_operands(recur: Recur, memories: list[int]) -> list[int]:
+    """Returns the positions of the operands of a recurrence that stay: all but those of removed memories.
+
+    memories: the positions of the remaining memories.
+    """
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 
 
-def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
-    """Makes a recurrence with only these outputs and memories."""
+def reduced_recurrence(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
+    """Makes a recurrence with only the outputs and memories at these positions."""
     body = recur.body
-    inputs = {body.inputs[place] for place in left(recur, memories)}
+    inputs = {body.inputs[place] for place in remaining_operands(recur, memories)}
     results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]
     builder = Builder()
     place: dict[int, int] = {}

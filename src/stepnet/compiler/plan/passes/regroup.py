@@ -14,10 +14,12 @@ from stepnet.compiler.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """Reorders the terms of the sums in each body by the time at which they are known, inner bodies first."""
+    """Reorders the terms of sums in each body by the time at which they are known, so that parts of a sum are
+    computed once, or before the loop.
+    """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a recurrence with its sums regrouped; None for other nodes."""
+        """Rebuilds a recurrence with its sums reordered; returns None for other nodes, which are copied."""
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
@@ -28,7 +30,7 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """Makes the body with the terms of every sum in the order in which they become known."""
+    """Reorders the terms of each sum in a body by the time at which they are known, earliest first."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
@@ -47,8 +49,8 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """Lists the terms of a sum; nested sums of the same shape and dtype are flattened if only this sum reads
-    them.
+    """Lists the terms of the sum at node `number`. Sums among them with the same type that only this sum
+    reads are taken apart too. users: for each node, its readers.
     """
     node = body.nodes[number]
     addends: list[int] = []

@@ -11,16 +11,16 @@ Change = Callable[[Net, list[When]], Net]
 
 
 def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
-    """Applies `rule` to every node of a net; with `inside`, to the nodes of bodies first.
+    """Returns a net in which `rule` was applied to every node; with `inside`, first to the nodes of bodies.
 
-    The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
-    number to use instead, or None to copy the node.
+    The rule gets the builder of the new net, the old net, a node's old number and the new numbers of its
+    operands. It returns the number to use instead, or None to copy the node.
     """
     builder, place = Builder(), list[int]()
     same, equal = (
         True,
         True,
-    )  # whether all nodes so far have the old numbers and types; whether they are equal
+    )  # whether all nodes so far have their old numbers and types; whether they are also unchanged
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
@@ -44,10 +44,12 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 def with_constants_outside(
     builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
 ) -> int:
-    """Rebuilds a recurrence with its constants moved out of the body, as operands; returns its number.
+    """Rebuilds a recurrence with some constants of its body as operands, computed outside; returns its
+    number.
 
     body: the body of the node, possibly rewritten.
-    constants: the numbers of the constants in it.
+    constants: the node numbers of these constants in the body.
+    operands: the new numbers of the recurrence's operands.
     """
     outside = dict(zip(body.inputs, operands, strict=True))
     needed = {operand for number in constants for operand in body.nodes[number].inputs}
@@ -67,13 +69,13 @@ def with_constants_outside(
 
 
 def at_every_level(net: Net, change: Change) -> Net:
-    """Applies `change` to each body of a net, inner ones first, and to the net itself.
+    """Applies `change` to each body of a net, inner bodies first, and to the net itself; returns the new net.
 
-    change: a function of a net, and of the time at which each of its values is known, that returns a net.
+    change: takes a net and the time at which each of its values is known, and returns a net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a recurrence with its body changed; None for other nodes."""
+        """Rebuilds a recurrence with its body changed; returns None for other nodes, which are copied."""
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
@@ -86,9 +88,9 @@ def at_every_level(net: Net, change: Change) -> Net:
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """Follows a chain of views that ends in `number`; returns the node that it shows, and the views in order.
+    """Follows views from node `number` to the node that they show; returns that node, and the views in order.
 
-    A node that is no view shows itself.
+    For a node that is no view, returns the node itself and no views.
     """
     chain: list[Node] = []
     while net.nodes[number].is_view:
@@ -98,7 +100,9 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
 
 
 def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
-    """Returns the nodes other than views that read a value, directly or through views."""
+    """Returns the nodes that read a value, directly or through views. users: for each node, the nodes that
+    read it; views that nothing reads count as readers.
+    """
     read = set[int]()
     for user in users[number]:
         read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
@@ -106,7 +110,7 @@ def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
 
 
 def value_read(net: Net, number: int) -> int:
-    """Returns the node that a chain of views and expansions to inner sequences shows."""
+    """Follows views and expansions from node `number` to the node whose value they show; returns it."""
     root, _ = view_chain(net, number)
     while net.nodes[root].operation == "expand":
         root, _ = view_chain(net, net.nodes[root].inputs[0])

@@ -27,7 +27,9 @@ result, and has at least LARGE elements.
 
 
 def sink(net: Net) -> Net:
-    """Moves work that no memory depends on after the loops, throughout a net."""
+    """Moves work that no memory depends on out of the loops of recurrences, to after them. There it is done
+    for many steps at once, as by one large product.
+    """
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -45,7 +47,9 @@ def sink(net: Net) -> Net:
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
-    """Rebuilds a recurrence after moving work out of its body; returns the new numbers of each result."""
+    """Rebuilds a recurrence without the work that can run after it, and adds this work after it. Returns the
+    new numbers of the recurrence's results.
+    """
     node = net.nodes[number]
     recur = node.recur
     body, outputs = recur.body, recur.outputs
@@ -67,8 +71,10 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """Returns the nodes that leave: those that only outputs depend on, if these need a product, reduction or
-    scan.
+    """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
+    a product, a reduction or a scan.
+
+    outputs, following: the nodes of the outputs, and of the next memories.
     """
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
@@ -91,9 +97,10 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
-    """Returns, among nodes that could leave, the sums over a large memory and their operands: these stay.
+    """Returns, of nodes that could run after the loop, the sums over a large memory with their operands:
+    these stay.
 
-    Only the work after such a sum leaves, as in (q @ memory) @ V.
+    Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """
     stay = set[int]()
     for number in sorted(numbers):
@@ -111,7 +118,8 @@ def read_outs(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
-    """Tells whether nodes compute a small result from a large memory without a parameter: q @ memory.
+    """Tells whether `numbers`, the nodes that could leave for an output, reduce a large memory to a small
+    result without parameters, as q @ memory does.
 
     After the loop they would need the memory of every step, which would have to be stored.
     """
@@ -123,8 +131,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     return size > LARGER * units if units >= UNITS else size > max(MUCH_LARGER * units, LARGE)
 
 
-def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """Lists the staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
-    values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
-    values |= {output for output in outputs if output not in late}
+def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
+    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs."""
+    values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
+    values |= {output for output in outputs if output not in moved}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

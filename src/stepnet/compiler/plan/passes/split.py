@@ -16,7 +16,9 @@ from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """Computes values that are only read in parts, such as joined gates, in these parts, throughout a net."""
+    """Computes values that are read only in parts, such as joined gates, part by part, so that each part has
+    the width of the memory.
+    """
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,8 +27,8 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rebuilds a view by viewing its source's operands; returns the new number, None if the source is not
-    split.
+    """Rewrite rule: rebuilds a view of a part of a value, as the operation on the same part of the value's
+    operands; returns its number. Returns None if the value is not computed in parts.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
@@ -55,9 +57,7 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Tells whether a product or pointwise value is read only through views that together are no larger than
-    it.
-    """
+    """Tells whether a product or pointwise value is read only through views that together are no larger."""
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False
@@ -76,7 +76,7 @@ def read_in_parts(net: Net, root: int) -> bool:
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:
-    """Broadcasts an operand to the feature shape of the whole pointwise result; scalars stay scalars."""
+    """Broadcasts an operand, if it is no scalar, to the feature shape of `whole`; returns the new number."""
     shape = builder.type_of(operand).shape
     if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
@@ -84,7 +84,7 @@ def as_wide(builder: Builder, operand: int, whole: Node) -> int:
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
-    """Applies a chain of views to another value; the `lead` axes before the features are not changed."""
+    """Applies a chain of views to a node, leaving its first `lead` axes alone; returns the new number."""
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:
         return builder.add("reshape", number, rank=len(type_.shape), shape=())

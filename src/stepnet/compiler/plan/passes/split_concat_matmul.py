@@ -15,12 +15,14 @@ from stepnet.compiler.plan.passes.when import When
 
 
 def part(net: Net) -> Net:
-    """Rewrites products of concatenations as sums of products, throughout a net."""
+    """Rewrites products of concatenations as sums of products, of which some can leave the loop."""
     return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Adds the sum of products that equals the product of a concatenation; None for other nodes."""
+    """Rewrite rule: adds the product of a concatenation as a sum of products, one for each piece; returns its
+    number, None for other nodes. known: the time at which each value is known.
+    """
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":
         return None
@@ -40,6 +42,6 @@ def parted(known: list[When], builder: Builder, net: Net, number: int, operands:
 
 
 def stays_whole(known: list[When], net: Net, number: int) -> bool:
-    """Tells whether a concatenation is a result, and its pieces are known at one time."""
+    """Tells whether splitting gains nothing: a concatenation is a result, with pieces known at one time."""
     pieces = net.nodes[number].inputs
     return number in net.results and len({known[piece] for piece in pieces}) == 1

@@ -22,16 +22,19 @@ Results = dict[int, list[int]]
 
 
 def unloop(net: Net) -> Net:
-    """Replaces flat recurrences whose memories are never read by work on all steps at once."""
+    """Replaces recurrences that use no memory by work on all steps at once, which needs no loop."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
-    # Prune only to find these: pruning changes the order of sums, on which gradients with checkpoints rely.
+    # The pruned net is used only if needed: pruning changes the order of sums, on which gradients with
+    # checkpoints rely.
     return rewritten(pruned if lost else net, partial(unlooped, {}))
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Returns the output in place of a `result` of a replaced recurrence, and its first operand in place of
-    the recurrence; None for other nodes.
+    """Rewrite rule: replaces a recurrence that reads no memory by its first operand, and a `result` node of
+    it by the output computed for all steps; None for other nodes.
+
+    results: for each replaced recurrence, the numbers of its outputs; filled here.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:

@@ -41,16 +41,18 @@ def when(net: Net) -> list[When]:
     >>> [known.name for known in when(net)]
     ['BEFORE', 'ONCE', 'BEFORE', 'TOTAL']
     """
-    inputs = {number: of_input(net.nodes[number]) for number in net.inputs}
-    return known(net, [inputs.get(number, behind(node)) for number, node in enumerate(net.nodes)])
+    inputs = {number: time_of_input(net.nodes[number]) for number in net.inputs}
+    return known_times(
+        net, [inputs.get(number, time_of_operation(node)) for number, node in enumerate(net.nodes)]
+    )
 
 
 def when_inside(recur: Recur) -> list[When]:
-    """Determines, for each node of a recurrence's body, the time at which its values are known."""
+    """Determines, for each node of a recurrence's body, the earliest time at which its value is known."""
     body = recur.body
     kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
     inputs = {number: kind for numbers, kind in kinds for number in numbers}
-    return known(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
+    return known_times(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
 
 
 def known_once(net: Net) -> set[int]:
@@ -64,20 +66,20 @@ def is_constant(node: Node) -> bool:
     return all(type_.extent == CONST for type_ in node.types)
 
 
-def of_input(node: Node) -> When:
-    """Returns the time at which an input is known: as a parameter, as a static, or as a sequence."""
+def time_of_input(node: Node) -> When:
+    """Returns the time at which an input of a net is known: a parameter, a value per row, or a sequence."""
     extent = node.type.extent
     return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
 
 
-def behind(node: Node) -> When:
-    """Returns the earliest time of an operation outside the loop: after the loop, if it needs all steps."""
+def time_of_operation(node: Node) -> When:
+    """Returns the earliest time for a node outside all bodies: AFTER if it needs all steps, else ONCE."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
-def known(net: Net, earliest: list[When]) -> list[When]:
-    """Determines the time at which each node is known: that of its latest operand, not before `earliest`."""
+def known_times(net: Net, earliest: list[When]) -> list[When]:
+    """Returns when each node's value is known: with its latest operand, not before its time in `earliest`."""
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)
@@ -86,7 +88,7 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """Adjusts the earliest time of a node by its extent."""
+    """Returns the earliest time at which a node's value is known, from its extent and the time `earliest`."""
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":

@@ -73,8 +73,8 @@ class CellMatch:
     projection: tuple[float, Matrix] | None = None
 
 
-def simple(algebra: Algebra, h: BodyMemory) -> CellMatch:
-    """Matches a simple recurrence, h' = n; raises `DifferentError` for any other."""
+def match_rnn(algebra: Algebra, h: BodyMemory) -> CellMatch:
+    """Matches a simple recurrence, h' = act(x W + h R + b); raises `DifferentError` for any other."""
     activation, argument = activation_of(h.after)
     try:
         candidate = sum_of(argument, NAMES["n"], h.leaf)
@@ -86,8 +86,8 @@ def simple(algebra: Algebra, h: BodyMemory) -> CellMatch:
     return match_of("rnn", {"n": candidate}, candidate_activation=activation)
 
 
-def gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
-    """Matches a gated recurrent unit; raises `DifferentError` for any other recurrence."""
+def match_gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
+    """Matches a gated recurrent unit or minimal gated unit; raises `DifferentError` for anything else."""
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
         activation, argument = activation_of(n)
@@ -115,8 +115,8 @@ def gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
 
 
 def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
-    """Yields each way to write h' with an update gate: gate z, update ("keep" or "write"), and
-    candidate n.
+    """Yields each way to write h' = z h + (1 - z) n or its reverse: gate z, update ("keep" or "write" for the
+    role of z), and candidate n.
     """
     for z in gates_in(h.after):
         parts = z.divided(h.after)
@@ -130,9 +130,8 @@ def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
 
 
 def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, Polynomial, Polynomial]]:
-    """Yields each way to write the argument of a candidate with a reset gate.
-
-    Each is the gate r, the reset ("before" or "after"), and the terms outside and inside the product with r.
+    """Yields each way to write the argument of a candidate with a reset gate r: as the gate, the reset
+    ("before" or "after" the product with a matrix), and the terms outside and inside the product with r.
     """
     for r in gates_in(argument):
         parts = r.divided(argument)
@@ -143,8 +142,10 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
 
 
 def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomial, h: Leaf) -> Sum:
-    """Reads the argument of a GRU's candidate as products and biases; raises `DifferentError` for other
-    terms.
+    """Reads the argument of a GRU's candidate as products and biases; raises `DifferentError` for others.
+
+    clip: its bound, 0 for none. outside, within: the terms outside and inside the product with the reset
+        gate.
     """
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
     if out.h or inner.x or out.clip or inner.clip:
@@ -154,10 +155,8 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
     return Sum(clip, out.x, inner.h, out.bias, inner.bias)
 
 
-def lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
-    """Matches a long short-term memory; h is its output and c its cell. Raises `DifferentError` for any
-    other.
-    """
+def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
+    """Matches a long short-term memory with output h and cell c; raises `DifferentError` for others."""
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
     o, output_activation = output_gate(output, c.after)
@@ -192,8 +191,8 @@ def lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
 
 
 def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
-    """Splits an output into the projection, as coefficient and matrix (None without one), and the output
-    before it.
+    """Splits the output of an LSTM into its projection, as coefficient and matrix (None without one), and the
+    output before the projection.
     """
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}
@@ -209,7 +208,9 @@ def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matr
 
 
 def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
-    """Finds the gate o and the activation in output = o activation(cell)."""
+    """Returns the gate o and the activation in output = o activation(cell), for an LSTM's output and cell;
+    raises `DifferentError` if there is no gate o.
+    """
     for o in gates_in(output):
         parts = o.divided(output)
         if parts is not None and not parts[0].terms:
@@ -222,7 +223,7 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
 
 
 def forget_gate(cell: Polynomial, c: BodyMemory) -> tuple[Gate, Polynomial]:
-    """Finds the gate f and the rest in cell = f c + rest."""
+    """Returns the gate f and the rest in cell = f c + rest of an LSTM; raises `DifferentError` without f."""
     parts = cell.divided(c.before.terms[0][0][0])
     if parts is None or not parts[1].terms:
         raise DifferentError("the cell c' has no term f c", 2)
@@ -234,7 +235,7 @@ def forget_gate(cell: Polynomial, c: BodyMemory) -> tuple[Gate, Polynomial]:
 
 
 def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
-    """Finds the gate i and the candidate g in rest = i g. f: the forget gate, with which i may be coupled."""
+    """Returns the gate i and candidate g in rest = i g of an LSTM; i must have the activation of f."""
     for i in gates_in(rest):
         parts = i.divided(rest)
         if parts is not None and not parts[0].terms and i.activation == f.activation:
@@ -243,7 +244,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
-    """Makes the match of a cell with these gates, in the order of its arrays."""
+    """Makes the match of a known cell: its gates' arguments in the order of its arrays, and its semantics.
+    Raises `DifferentError` if gates are clipped differently.
+    """
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
         raise DifferentError("its gates are clipped to different bounds", 3)
@@ -271,7 +274,7 @@ class KnownCell:
 
 
 KNOWN = (
-    KnownCell("rnn", "h", simple),
-    KnownCell("gru", "h", gru),
-    KnownCell("lstm", "hc", lstm),
+    KnownCell("rnn", "h", match_rnn),
+    KnownCell("gru", "h", match_gru),
+    KnownCell("lstm", "hc", match_lstm),
 )

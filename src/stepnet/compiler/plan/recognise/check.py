@@ -54,7 +54,9 @@ def check(known: Recognised, seed: int = 0) -> None:
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
-    """Makes the recurrence in float64, with some of its outputs and no nodes that only others need."""
+    """Returns a recurrence in float64, with only the outputs at these positions, and without nodes that only
+    other outputs need.
+    """
     results = (*(recur.outputs[place] for place in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
@@ -62,7 +64,10 @@ def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
 def step(
     known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]
 ) -> tuple[Array, Array]:
-    """Computes h and c after one step of the recognised cell; for a cell without c, h twice."""
+    """Computes h and c after one step of the recognised cell by its equations; for a cell without c, h twice.
+
+    weights: the cell's arrays by name. x: the inputs. memories: the memories before the step.
+    """
     gates = GATES[known.cell]
     params: dict[str, Any] = {
         name: dict(zip(gates, np.split(weights[name], len(gates), axis=-1), strict=True))
@@ -87,7 +92,7 @@ def step(
 
 
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
-    """Raises `NetError` unless two arrays agree up to rounding."""
+    """Raises `NetError` unless two arrays agree up to rounding; name: that of the value, for the message."""
     away = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
     # Constants in a body, such as the 1 / 6 of hard_sigmoid, are rounded to its dtype.
     dtype = known.recur.body.type_of(known.recur.memories[0]).dtype

@@ -110,11 +110,13 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells whether a value with these functions may match: further functions are in the argument."""
+        """Tells whether a value may be this spelling of an activation, from the names of its functions. This
+        saves most comparisons of polynomials.
+        """
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """Yields the candidates for the argument, from the functions in a value."""
+        """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it."""
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
             if function.name == self.anchor and len(function.operands[0].terms) <= most:
@@ -135,15 +137,22 @@ class Algebra:
     rules: tuple[Rule, ...]
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
-    def atom(self, what: Leaf | Product | Function) -> Polynomial:
-        """Makes an atom, or finds the one that is known, and returns it as a polynomial."""
-        atom = self.atoms.get(what)
+    def atom(self, content: Leaf | Product | Function) -> Polynomial:
+        """Returns the polynomial of one atom for a leaf, product or function. Equal ones get the same atom,
+        so that equal polynomials compare equal.
+        """
+        atom = self.atoms.get(content)
         if atom is None:
-            atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
+            atom = self.atoms[content] = Atom(
+                len(self.atoms), content, is_fixed(content), is_condition(content)
+            )
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a pointwise operation to polynomials."""
+        """Applies a pointwise operation of nets to polynomials, and returns the result in normal form.
+
+        pairs: the attributes of the operation.
+        """
         rule = ARITHMETIC.get(operation)
         made = (
             self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
@@ -151,7 +160,7 @@ class Algebra:
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a function other than arithmetic to polynomials."""
+        """Applies a function other than arithmetic to polynomials, in normal form. pairs: its attributes."""
         name, operands = ordered(name, operands)
         if name == "tanh":
             return self.activation("tanh", operands[0])
@@ -168,7 +177,7 @@ class Algebra:
         return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
 
     def activation(self, name: str, argument: Polynomial) -> Polynomial:
-        """Applies an activation, by its name, to an argument."""
+        """Returns an activation of an argument in normal form; name: "sigmoid", "linear" and so on."""
         match name:
             case "linear":
                 return argument
@@ -180,10 +189,9 @@ class Algebra:
                 return self.atom(Function(name, (argument,)))
 
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
-        """Replaces a value by the activation that it is a spelling of; returns the value itself if there is
-        none.
+        """Replaces a value that is a spelling of an activation by the activation; returns any other value.
 
-        If several match, the one with the simplest coefficients is chosen: hard_sigmoid_fifth(a), not
+        If several match, the one with the simplest coefficients is chosen, as hard_sigmoid_fifth(a) before
         hard_sigmoid(1.2 a).
 
         single: whether the value is a single function; only spellings of that kind are tried.
@@ -204,7 +212,7 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """Evaluates a spelling's net for an argument."""
+        """Evaluates a way to write an activation (a net of its argument) on a polynomial, in normal form."""
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
@@ -216,33 +224,35 @@ class Algebra:
         return values[net.results[0]]
 
 
-def is_fixed(what: Leaf | Product | Function) -> bool:
-    """Tells whether an atom depends on parameters only."""
-    if isinstance(what, Leaf):
-        return what.kind == "parameter"
-    if isinstance(what, Product):
-        return all(atom.fixed for atom in what.left)
-    return all(operand.fixed for operand in what.operands)
+def is_fixed(content: Leaf | Product | Function) -> bool:
+    """Tells whether a leaf, product or function depends on parameters only."""
+    if isinstance(content, Leaf):
+        return content.kind == "parameter"
+    if isinstance(content, Product):
+        return all(atom.fixed for atom in content.left)
+    return all(operand.fixed for operand in content.operands)
 
 
 def unevenness(argument: Polynomial) -> int:
-    """Counts the coefficients of an argument that are not powers of two."""
+    """Counts the coefficients of an argument that are not powers of two: of several matching activations,
+    that with the fewest is chosen.
+    """
     return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
 def names_in(value: Polynomial) -> frozenset[str]:
-    """Returns the names of the functions in the terms of a value."""
+    """Returns the names of the functions in the terms of a value, but not in their operands."""
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
-def is_condition(what: Leaf | Product | Function) -> bool:
-    """Tells whether an atom is 0 or 1."""
-    return isinstance(what, Function) and what.name in CONDITIONS
+def is_condition(content: Leaf | Product | Function) -> bool:
+    """Tells whether a leaf, product or function is a condition, whose values are 0 or 1."""
+    return isinstance(content, Function) and content.name in CONDITIONS
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
-    """Puts the operands of a commutative function in a fixed order, numbers last; leaves other functions
-    unchanged.
+    """Puts the operands of commutative functions and comparisons in a normal order, numbers last, so that
+    equal functions are equal. Returns the name and the operands.
     """
     if name in SWAPPED:
         return SWAPPED[name], operands[::-1]
@@ -252,8 +262,8 @@ def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Po
 
 
 def lower_bound_inside(name: str, operands: Sequence[Polynomial]) -> tuple[Polynomial, Polynomial] | None:
-    """Returns a and hi of maximum(minimum(a, hi), lo) with lo <= hi, which is normalised to the other order;
-    else None.
+    """Returns a and hi of maximum(minimum(a, hi), lo) with lo <= hi, to be rewritten with the minimum
+    outside; None for other functions.
     """
     if name != "maximum" or (low := operands[1].constant) is None or (single := operands[0].single) is None:
         return None
@@ -270,7 +280,7 @@ Arithmetic = Callable[[Algebra, Sequence[Polynomial], Mapping[str, Any]], Polyno
 
 
 def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
-    """Computes 1 / value; raises `DifferentError` for zero."""
+    """Computes 1 / value as a polynomial; raises `DifferentError` for zero."""
     if (number := value.constant) is not None:
         if number == 0:
             raise DifferentError("it divides by zero")
@@ -279,12 +289,12 @@ def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
 
 
 def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial:
-    """Computes where(condition, yes, no); the condition is an atom that is 0 or 1."""
+    """Computes where(condition, yes, no) as no + condition (yes - no); the condition is 0 or 1."""
     return no + condition * (yes - no)
 
 
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
-    """Raises a value to a constant power."""
+    """Raises a polynomial to the constant power in the attribute `exponent`."""
     exponent = float(attributes["exponent"])
     if exponent not in (-1, 1, 2, 3):
         return algebra.function("power", operands, (("exponent", exponent),))
@@ -314,7 +324,7 @@ HOLE = Leaf("hole", 0, b"")
 
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
-    """Makes rules of the rows of `SPELLINGS`, with constants rounded to a dtype like those of a body."""
+    """Makes rules of the rows of `SPELLINGS`, with constants rounded to the dtype of a body. Cached."""
     made: list[Rule] = []
     for group in SPELLINGS:
         before = tuple(made)
@@ -323,15 +333,18 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
-    """Traces a spelling of an activation to a net."""
+    """Traces a spelling of an activation to a net with one input, its argument."""
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
     return builder.net([spelling(argument).number])
 
 
-def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
-    """Makes a rule of a spelling; before: the rules that are applied to its parts."""
-    algebra = Algebra(before)
+def rule_of(name: str, net: Net, earlier_rules: tuple[Rule, ...]) -> Rule:
+    """Makes the rule by which a spelling (a net of its argument) is replaced by the activation `name`.
+
+    earlier_rules: the rules made earlier, which apply to parts of the spelling.
+    """
+    algebra = Algebra(earlier_rules)
     hole = algebra.atom(HOLE)
     value = algebra.spelled(net, hole)
     monomial: Monomial = hole.terms[0][0]
@@ -350,6 +363,6 @@ def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
                 single is not None,
                 1.0 if single is None else single[1],
                 monomial[0] in value.atoms(),
-                len(before),
+                len(earlier_rules),
             )
     raise AssertionError(f"{name} is written without a function of its argument")

@@ -36,22 +36,24 @@ class Gate:
 
     @property
     def value(self) -> Polynomial:
-        """The gate as a polynomial."""
+        """The gate, slope * atom + offset, as a polynomial."""
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """Returns a and b such that rest + atom * factor = a + gate * b."""
+        """Returns a and b such that rest + atom * factor = a + gate * b; gate = slope * atom + offset."""
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """Returns a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
+        """Returns a and b such that value = a + gate * b, to match a cell's equations; None if the gate
+        occurs in a higher power.
+        """
         parts = value.divided(self.atom)
         return None if parts is None else self.solved(*parts)
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """Yields the gates that an atom may be part of."""
+    """Yields the gates that an atom (a factor of a term) may be part of, such as f, 1 - f and 2 f - 1."""
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -65,13 +67,15 @@ def gates_of(atom: Atom) -> Iterator[Gate]:
 
 
 def gates_in(value: Polynomial) -> Iterator[Gate]:
-    """Yields the gates that may be factors of terms of a value."""
+    """Yields the gates (activations) that may occur as factors in the terms of a polynomial."""
     for atom in value.atoms():
         yield from gates_of(atom)
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """Returns the activation that a value is, and its argument; "linear" if it is no other."""
+    """Returns the name of the activation that a polynomial is, and its argument; ("linear", value) if it is
+    no other activation.
+    """
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):
@@ -81,7 +85,7 @@ def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
 
 
 def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
-    """Returns the bound to which a value is clipped, 0 for none, and the unclipped value."""
+    """Returns the bound c and the argument a of a value clip(a, -c, c); 0 and the value for any other."""
     upper = bounded(value, "minimum")
     lower = None if upper is None else bounded(upper[1], "maximum")
     if upper is None or lower is None or upper[0] != -lower[0] or upper[0] <= 0:
@@ -90,7 +94,7 @@ def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
 
 
 def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
-    """Returns the number and the value of minimum(value, number) or maximum(value, number); else None."""
+    """Returns (number, a) for a value minimum(a, number) or maximum(a, number), as `name` says; else None."""
     single = value.single
     function = None if single is None or single[1] != 1 else single[0].function
     if function is None or function.name != name or (bound := function.operands[1].constant) is None:
@@ -100,8 +104,8 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class GateTerm:
-    """Term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
-    features themselves.
+    """Term of a gate's argument: factor * ((features of a leaf * rows) @ matrix) * columns. Without a matrix,
+    the features take the place of the product.
     """
 
     factor: float
@@ -130,7 +134,7 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """Negates the argument: it becomes that of the gate 1 - f."""
+        """Returns the argument negated, which is the argument of 1 - f for a gate f."""
         x, h = (
             tuple(GateTerm(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
@@ -138,10 +142,10 @@ class Sum:
         return Sum(self.clip, x, h, -self.bias, -self.inside, -self.peephole)
 
 
-def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
-    """Sorts the terms of an argument; raises `DifferentError` for a term that no known cell has.
+def sum_of(value: Polynomial, gate_name: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
+    """Sorts the terms of a gate's argument by what they multiply; raises `DifferentError` for unknown terms.
 
-    what: the name of the gate, for the message.
+    gate_name: the name of the gate, for the message.
     h: the memory that is multiplied by matrices.
     cell: the memory read by peepholes, if any.
     """
@@ -159,24 +163,26 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
             continue
         term = term_of(others, factor, fixed)
         if term is None:
-            raise DifferentError(f"the {what} reads more than products of the input and of the memory", 2)
+            raise DifferentError(
+                f"the {gate_name} reads more than products of the input and of the memory", 2
+            )
         if term.leaf.kind == "sequence":
             x.append(term)
         elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
             own.append(term)
         else:
-            raise DifferentError(f"the {what} reads {reading(term)}", 2)
+            raise DifferentError(f"the {gate_name} reads {reading(term)}", 2)
     return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
 
 
 def strange(value: Polynomial) -> set[str]:
-    """Returns the functions in a value that are neither activations nor bounds; no known cell has any."""
+    """Returns the names of functions in a value that no known cell computes, for the reason of a refusal."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
 def reading(term: GateTerm) -> str:
-    """Describes what a term reads, for a message."""
+    """Describes the input that a term reads, for the message of a refusal."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
     how = "without a matrix" if term.matrix is None else "by a matrix"
@@ -184,7 +190,11 @@ def reading(term: GateTerm) -> str:
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | None:
-    """Makes a term of a leaf, or of its product with a matrix; None for anything else."""
+    """Makes a term of an argument from one monomial: a leaf (input features), or its product with a matrix;
+    None for anything else.
+
+    others, factor, fixed: the atoms that depend on inputs, the coefficient, and the atoms of parameters.
+    """
     if len(others) != 1:
         return None
     what = others[0].what
@@ -199,7 +209,7 @@ def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | No
 
 
 def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
-    """Returns the parameters p of a peephole, for which the value contains the terms of p * cell."""
+    """Returns the parameters p for which an argument contains the terms p * cell, an LSTM's peepholes."""
     if not cell.terms:
         return ZERO
     whole, factor = cell.terms[-1]
@@ -214,8 +224,8 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
 
 
 def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
-    """Returns a and b such that value = a + products of gate * b, for a gate inside products with
-    matrices.
+    """Returns a and b such that value = a + the products of gate * b with matrices, for a gate that is a
+    factor inside such products, as in (r h) R.
     """
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO
@@ -230,7 +240,7 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
 
 
 def gates_in_products(value: Polynomial) -> Iterator[Gate]:
-    """Yields the gates that may be factors inside products with matrices."""
+    """Yields the gates that may be factors inside products with matrices in a polynomial, as r in (r h) R."""
     for atom in value.atoms():
         if isinstance(atom.what, Product):
             for inner in atom.what.left:

@@ -114,7 +114,7 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """Returns the recurrence of a net or node; raises `DifferentError` unless a net has exactly one."""
+    """Returns the only recurrence of a node or net; raises `DifferentError` if a net has not exactly one."""
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
@@ -125,7 +125,9 @@ def recur_of(of: Net | Node | Recur) -> Recur:
 
 
 def recognised(recur: Recur) -> Recognised:
-    """Recognises the cell that a recurrence computes; raises `DifferentError` if there is none."""
+    """Recognises the cell that a recurrence computes, by trying every row of the table of known cells; raises
+    `DifferentError` if none matches.
+    """
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
@@ -147,7 +149,9 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """Lists the memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
+    """Lists the memories of a body as leaves (features of an input) of polynomials; raises `DifferentError`
+    if no known cell has such memories.
+    """
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
         raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
@@ -162,8 +166,9 @@ def memories_of(recur: Recur) -> list[Leaf]:
 def result(
     values: Values, row: KnownCell, match: CellMatch, order: Sequence[int], memories: Sequence[BodyMemory]
 ) -> Recognised:
-    """Makes the result of recognition from a match. order: the sequences in the order of their features
-    in x.
+    """Makes the result of recognition from a matched row of the table of cells.
+
+    order: for each memory of the cell, its index in `memories`.
     """
     recur, body = values.recur, values.recur.body
     last = order[-1]
@@ -200,7 +205,11 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """Returns "h" or "c" for an output that is that memory after the step; None for any other output."""
+    """Returns the name, "h" or "c", of the memory whose next value an output of the body is; None if it is
+    none.
+
+    after: the name for each next value of a memory.
+    """
     try:
         return after.get(values.whole(number))
     except DifferentError:

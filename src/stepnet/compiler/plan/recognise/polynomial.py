@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def places(self) -> np.ndarray:
-        """The flat indices of the features."""
+        """The flat indices, in the input or constant, of the features that the leaf stands for."""
         return np.frombuffer(self.data, np.int64)
 
 
@@ -63,12 +63,12 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """The contribution of each row to the flat index."""
+        """The contribution of each row of the matrix to the flat index in the constant."""
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """The contribution of each column to the flat index."""
+        """The contribution of each column of the matrix to the flat index in the constant."""
         return np.frombuffer(self.column_data, np.int64)
 
 
@@ -106,7 +106,7 @@ class Atom:
 
     @property
     def function(self) -> Function | None:
-        """The function, if the atom is one."""
+        """The function that the atom stands for; None if it stands for a leaf or a product with a matrix."""
         return self.what if isinstance(self.what, Function) else None
 
 
@@ -127,7 +127,7 @@ def whole(factor: float) -> float:
 
 
 def number_of(atom: Atom) -> int:
-    """Returns the rank of an atom."""
+    """Returns the rank of an atom, by which factors are ordered."""
     return atom.number
 
 
@@ -143,7 +143,7 @@ def multiplied(one: Monomial, two: Monomial) -> Monomial:
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
-    """Removes one factor from a monomial, once."""
+    """Removes one occurrence of an atom from a monomial."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
@@ -156,7 +156,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes the polynomial with these coefficients."""
+        """Makes a polynomial from a coefficient per monomial; raises `DifferentError` if it is too long."""
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
@@ -173,6 +173,7 @@ class Polynomial:
         return cls((((atom,), 1.0),))
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
+        """Adds polynomials; terms that cancel up to rounding are dropped."""
         total = dict(self.terms)
         for monomial, factor in other.terms:
             total[monomial] = added(total.get(monomial, 0.0), factor)
@@ -185,6 +186,7 @@ class Polynomial:
         return self + -other
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":
+        """Multiplies polynomials; raises `DifferentError` if there are too many terms."""
         if len(self.terms) * len(other.terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         total: dict[Monomial, float] = {}
@@ -195,26 +197,26 @@ class Polynomial:
         return Polynomial.of(total)
 
     def scaled(self, factor: float) -> "Polynomial":
-        """Multiplies all coefficients by a number."""
+        """Multiplies all coefficients of the polynomial by a number."""
         if factor == 1:
             return self
         return Polynomial.of({monomial: old * factor for monomial, old in self.terms})
 
     @property
     def constant(self) -> float | None:
-        """The value of a constant polynomial; None if there is an atom in it."""
+        """The number that the polynomial is; None if it contains an atom."""
         if not self.terms:
             return 0.0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def fixed(self) -> bool:
-        """Tells whether the value depends on parameters only."""
+        """Tells whether the polynomial depends on parameters only, and so is the same at every step."""
         return all(atom.fixed for monomial, _ in self.terms for atom in monomial)
 
     @property
     def single(self) -> tuple[Atom, float] | None:
-        """The atom and its coefficient if there is a single term that is one atom; else None."""
+        """The atom and its coefficient, if the polynomial is one atom times a number; else None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0], self.terms[0][1]
         return None
@@ -224,9 +226,7 @@ class Polynomial:
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """Returns rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
-        power.
-        """
+        """Returns rest and factor with self = rest + atom * factor; None if a power of the atom occurs."""
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:
@@ -243,8 +243,8 @@ ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
 def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
-    """Lists the functions in a polynomial, and in their operands unless their name is in `stop`, each
-    once.
+    """Lists the functions in a polynomial and in their operands, each once. The operands of functions whose
+    name is in `stop` are not searched.
     """
     seen: dict[Atom, Function] = {}
     waiting = [polynomial]

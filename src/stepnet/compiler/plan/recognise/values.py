@@ -41,7 +41,7 @@ class Values:
 
     @classmethod
     def of(cls, recur: Recur) -> "Values":
-        """Prepares the values of a recurrence's body."""
+        """Prepares the computation of a body's values as polynomials, which are computed on demand."""
         body = recur.body
         kinds = dict.fromkeys(recur.sequences, "sequence") | dict.fromkeys(recur.memories, "memory")
         for number in recur.others:
@@ -58,11 +58,11 @@ class Values:
         return cls(recur, Algebra(rules(dtype)), views_of(body), kinds, joined)
 
     def whole(self, number: int) -> Polynomial:
-        """Returns all features of a node, as one polynomial of vectors."""
+        """Returns all features of node `number`, as one polynomial of vectors."""
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
     def at(self, number: int, places: Array) -> Polynomial:
-        """Returns the features of a node at these flat indices, as one polynomial of vectors."""
+        """Returns features of node `number`, at these flat indices, as one polynomial of vectors. Cached."""
         view = self.views[number]
         if view.root != number:
             return self.at(view.root, view.places(places))
@@ -73,7 +73,9 @@ class Values:
         return value
 
     def computed(self, number: int, places: Array) -> Polynomial:
-        """Computes features of a node that is not a view."""
+        """Computes features (at flat indices) of a node that is no view, as a polynomial. Raises
+        `DifferentError` for operations that no known cell has.
+        """
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):
             raise DifferentError(
@@ -102,12 +104,12 @@ class Values:
         return node.operation in plain and node.types[0].is_float
 
     def is_of_floats(self, node: Node) -> bool:
-        """Tells whether the rules of the algebra hold for a node: integers overflow, True + True is True."""
+        """Tells whether polynomial arithmetic holds for a node: it needs floats, as integers overflow."""
         exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, places: Array) -> Polynomial:
-        """Returns a number if all features are equal; else a vector of parameters."""
+        """Returns features of a constant as a number, if all are equal; else as a vector of parameters."""
         if node.operation == "constant":
             numbers = node.attributes["value"].value.reshape(-1)[places]
             if numbers.size and bool((numbers == numbers[0]).all()):
@@ -115,7 +117,7 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
 
     def cast(self, node: Node, places: Array) -> Polynomial:
-        """Returns the operand of a cast; raises `DifferentError` for a cast that rounds."""
+        """Returns features of a cast's operand; raises `DifferentError` for a cast that rounds."""
         before = self.recur.body.type_of(node.inputs[0])
         if (
             np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
@@ -127,8 +129,8 @@ class Values:
         return self.at(node.inputs[0], places)
 
     def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
-        """Lists each operand of a pointwise node, with the indices of the features that the given ones are
-        computed from.
+        """Lists the operands of a pointwise node, each with the flat indices of the features that it
+        contributes to the node's features at `places`.
         """
         shape = node.type.shape
         found: list[tuple[int, Array]] = []
@@ -149,8 +151,8 @@ class Values:
     # ---- products
 
     def product(self, node: Node, places: Array) -> Polynomial:
-        """Computes columns of the product of a vector with a matrix: a product for each term of the
-        vector.
+        """Computes columns of the product of a vector with a matrix, as a sum with a product for each term of
+        the vector. places: the flat indices of the columns in the node's value.
         """
         left, right = node.inputs
         view, matrix = self.views[left], self.views[right]
@@ -169,14 +171,16 @@ class Values:
         return total
 
     def parts(self, number: int, places: Array) -> list[Array]:
-        """Groups features of a node such that each group reads a single piece of every concatenation."""
+        """Groups features of a node, as arrays of positions in `places`, such that each group reads a single
+        piece of every concatenation and can be one polynomial.
+        """
         if number not in self.joined:
             return [np.arange(len(places), dtype=np.int64)]
         labels = self.labels(number, places)
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
     def labels(self, number: int, places: Array) -> Array:
-        """Labels features: equal labels for features that read the same piece of every concatenation."""
+        """Labels features of a node; those with equal labels read the same piece of every concatenation."""
         if number not in self.joined:
             return np.zeros(len(places), np.int64)
         view = self.views[number]
@@ -194,7 +198,9 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Returns features of a concatenation that all lie in one piece."""
+        """Returns features of a concatenation as a polynomial; raises `DifferentError` unless they are in one
+        piece.
+        """
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
             raise DifferentError(
@@ -203,8 +209,8 @@ class Values:
         return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
 
     def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
-        """Returns, for each feature of a concatenation, the piece that contains it, and its index in that
-        piece.
+        """Returns, for each feature of a concatenation, the index of the operand that contains it, and the
+        feature's flat index in that operand.
         """
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)

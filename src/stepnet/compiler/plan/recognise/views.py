@@ -21,7 +21,7 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class View:
     """View of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
-    axes[1][j].
+    axes[1][j], and so on for other ranks.
     """
 
     root: int
@@ -39,7 +39,7 @@ class View:
         return tuple(len(axis) for axis in self.axes)
 
     def places(self, features: Array) -> Array:
-        """Translates flat indices of features of the view to flat indices in the root."""
+        """Translates flat indices of features of the view to flat indices in the node that it shows."""
         total = np.full(features.shape, self.start, np.int64)
         if self.axes:
             for axis, at in zip(self.axes, np.unravel_index(features, self.shape), strict=True):
@@ -48,7 +48,9 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Returns the contribution of each index of each axis to the flat index, for a contiguous value."""
+    """Returns, for a contiguous value of this shape, each axis as the contribution of its indices to the flat
+    index.
+    """
     axes: list[Array] = []
     step = 1
     for size in reversed(shape):
@@ -58,9 +60,7 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """Returns, for each node of a net, the view that it is; the identity for a node that is no view, or mixes
-    axes.
-    """
+    """Returns the view that each node of a net is: the identity for a node that is no view, or mixes axes."""
     views: list[View] = []
     for number, node in enumerate(net.nodes):
         shape = node.types[0].shape
@@ -71,7 +71,9 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """Makes the view that a node computes from a source; None if the operation is no view, or mixes axes."""
+    """Makes the view that a node computes from a source view; None if the operation is no view, or mixes
+    axes.
+    """
     attributes = node.attributes
     axes = source.axes
     kept: tuple[Array, ...]
@@ -99,7 +101,7 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Broadcasts the axes of a view to a shape."""
+    """Broadcasts a view to a shape. axes: for each axis, the contributions to the flat index."""
     ahead = len(shape) - len(axes)
     padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
     return tuple(
@@ -108,7 +110,7 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """Reshapes a view; None if this mixes axes, so that places are no longer a sum over axes."""
+    """Reshapes a view; None if this mixes axes, so that the flat index is no longer a sum over axes."""
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
@@ -131,7 +133,10 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """Splits an axis into several; None if its places are not a sum over these."""
+    """Splits an axis of a view into axes of these sizes, for a reshape; None if that is not possible.
+
+    axis: the contribution of each index to the flat index in the source.
+    """
     if len(sizes) == 1:
         return [axis]
     grid = axis.reshape(sizes)

@@ -41,30 +41,30 @@ class WeightsBuilder:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the arrays, which is that of the memory."""
+        """The dtype of the cell's arrays, which is that of the memory."""
         return self.recur.body.type_of(self.recur.memories[0]).dtype
 
     @property
     def parameters(self) -> list[int]:
-        """The inputs of the body that are parameters."""
+        """The inputs of the body that are parameters; they become the inputs of the net of weights."""
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
-        """Copies a constant of the body into the new net; returns its number."""
+        """Copies a constant of the body, with its operands, into the new net; returns its number there."""
         if number not in self.place:
             node = self.recur.body.nodes[number]
             self.place[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
         return self.place[number]
 
     def filled(self, value: float, shape: tuple[int, ...]) -> int:
-        """Adds an array of one number; returns its node."""
+        """Adds an array of one repeated number to the net; returns its node."""
         number = self.builder.constant(np.array(value, self.dtype))
         return self.builder.add("broadcast", number, rank=0, shape=shape)
 
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds a vector, the value of a polynomial of parameters; returns its node."""
+        """Adds the vector of a polynomial of parameters to the net; returns its node. size: its length."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -72,7 +72,7 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds a vector, the value of a product of parameters; returns its node."""
+        """Adds the vector of a product of parameters to the net; returns its node. size: its length."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -80,7 +80,7 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds a vector of parameters; returns its node."""
+        """Adds the vector of an atom of parameters to the net; returns its node. size: its length."""
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -97,7 +97,7 @@ class WeightsBuilder:
                 raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
-        """Multiplies a value by a number."""
+        """Adds node `number` of the new net times a factor; returns the product's node."""
         if factor == 1:
             return number
         return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
@@ -105,17 +105,19 @@ class WeightsBuilder:
     # ---- picking numbers
 
     def flat(self, number: int) -> int:
-        """Copies a constant of the body, and flattens it."""
+        """Copies a constant of the body into the net, flattened to one axis; returns its node."""
         value = self.constant(number)
         return self.reshaped(value, (self.builder.type_of(value).size,))
 
     def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
-        """Reshapes a value."""
+        """Reshapes node `number` of the net; returns the new node."""
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
-        """Takes elements at some indices along an axis: as a slice if these are contiguous."""
+        """Takes the elements of a node at these indices along an axis, as a slice if they are evenly spaced,
+        else by `take`; returns the new node.
+        """
         shape = self.builder.type_of(number).shape
         first, step = (
             int(places[0]) if len(places) else 0,
@@ -130,7 +132,9 @@ class WeightsBuilder:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """Adds a matrix, read from its constant; returns its node."""
+        """Adds a matrix whose elements are picked from a constant of the body, by slices if possible, as a
+        cell's weights may be part of a larger array; returns its node.
+        """
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
         for split in range(1, len(shape)):
@@ -152,16 +156,22 @@ class WeightsBuilder:
     # ---- the arrays
 
     def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
-        """Adds the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
+        """Adds the matrix of a gate in W or R, [size, hidden], as the sum of its terms; returns its node.
+
+        features: for each input node that a term multiplies, the first row of its features.
+        """
         total: int | None = None
         for term in terms:
             value = self.block(term, features[term.leaf.number], size)
             total = value if total is None else self.builder.add("add", total, value)
         return self.filled(0, (size, self.hidden)) if total is None else total
 
-    def block(self, term: GateTerm, begin: int, size: int) -> int:
-        """Adds the matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
-        places = term.leaf.places + begin
+    def block(self, term: GateTerm, first_row: int, size: int) -> int:
+        """Adds the matrix that a term of a gate contributes to W or R; returns its node, [size, hidden].
+
+        first_row: the first row of the input features that the term multiplies.
+        """
+        places = term.leaf.places + first_row
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
             value = self.builder.constant(picks.astype(self.dtype))
@@ -177,9 +187,7 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """Makes a matrix with `size` rows that has the rows of `value` at some places, and zeros
-        elsewhere.
-        """
+        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere."""
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -191,19 +199,19 @@ class WeightsBuilder:
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
-        """Concatenates the gates, in the dtype of the memory."""
+        """Concatenates one array per gate to an array such as W, in the memory's dtype; returns its node."""
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array to the dtype of the memory."""
+        """Casts an array of the cell to the dtype of the memory; returns the node of the result."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Tells whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this
-    width.
+    """Tells whether the elements at the indices down[i] + across[j] of a matrix with this width are whole
+    rows and columns of a part of it, so that slices can take them.
     """
     if not len(down) or not len(across) or not width:
         return bool(width)
@@ -213,12 +221,11 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 
 
 def arrays_of(
-    recur: Recur, match: CellMatch, begins: dict[int, int], sizes: tuple[int, int, int], projected: bool
+    recur: Recur, match: CellMatch, first_rows: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """Builds the net from the parameters of a body to the arrays of the cell; returns it and the arrays'
-    names.
+    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names.
 
-    begins: the first row of each sequence's features, and of the memory h.
+    first_rows: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
     projected: whether there is no W.
     """
@@ -229,8 +236,8 @@ def arrays_of(
     gates = list(match.gates.values())
     results: dict[str, int] = {}
     if not projected:
-        results["W"] = made.joined([made.product(gate.x, begins, inputs) for gate in gates])
-    results["R"] = made.joined([made.product(gate.h, begins, outputs) for gate in gates])
+        results["W"] = made.joined([made.product(gate.x, first_rows, inputs) for gate in gates])
+    results["R"] = made.joined([made.product(gate.h, first_rows, outputs) for gate in gates])
     for name, kept in (("b", "bias"), ("d", "inside")):
         values: list[Polynomial] = [getattr(gate, kept) for gate in gates]
         if any(value.terms for value in values):
@@ -246,7 +253,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Tells whether each gate reads one feature of the input per unit directly, without a matrix."""
+    """Tells whether each gate adds one input feature per unit, without a matrix, so the cell has no W."""
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
