@@ -1,11 +1,13 @@
-"""The ATen operations that a step or a module may use: a map from the name of each to its row.
+"""The ATen operations that a step or a module may use: a table from the name of each to its entry
+(`AtenOperation`).
 
-    tanh.default    elementwise("tanh")             a row of the table in `importers/pointwise.py`
-    clamp.Tensor    pointwise(rules.clamp)          a rule on features, of PyTorch's own arguments
+    tanh.default    elementwise("tanh")             an operator of the table in `importers/pointwise.py`
+    clamp.Tensor    pointwise(rules.clamp)          a rule on features, for arguments that only PyTorch has
     cumsum.default  AtenOperation(on_axes=along(cumulate))    an operator of `importers` on values with axes
 
-The functions that make rows handle PyTorch's rules for dtypes: integers with floats give float32, where NumPy
-gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if there is no operator.
+The functions that make entries handle PyTorch's rules for dtypes: integers with floats give float32, where
+NumPy gives float64. To add an operation, add an entry here, and a rule in `rules` or `places` if there is no
+operator.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,42 +27,46 @@ Function = Callable[..., Any]
 
 
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
-    """Makes the row of an operation that `function` computes after all operands are cast to the result's
-    dtype.
+    """Makes the `ATEN` table entry of an operation whose operands are first cast to the dtype of the result.
+
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
     """
 
     def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
+        """Casts the operands to the dtype of the result, and calls the function."""
         return function(*to(result.dtype, values), **options)
 
     return AtenOperation(rule, folded, steps)
 
 
 def pointwise(function: Function) -> AtenOperation:
-    """Makes the row of an elementwise operation whose operands are first cast to the dtype of the result."""
+    """Makes the `ATEN` entry of an elementwise `function`, whose operands are cast to the result's dtype."""
     return promoted(function, folded=True)
 
 
 def elementwise(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise operator whose operands are first cast to the dtype of the result.
-
-    operator: its name in the table of elementwise operators, as for the functions below.
-    """
+    """Makes the `ATEN` entry of an operator of the table `OPERATORS`; operands get the result's dtype."""
     return pointwise(OPERATORS[operator].function)
 
 
 def compared(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
+    """Makes the `ATEN` entry of a comparison in the table `OPERATORS`; operands get their common dtype."""
 
     def rule(result: InferredResult, *values: Any) -> Any:
+        """Casts the operands to their common dtype, and compares them."""
         return OPERATORS[operator].function(*to(result.common, values))
 
     return AtenOperation(rule, folded=True)
 
 
 def of_bits(operator: str) -> AtenOperation:
-    """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
+    """Makes the `ATEN` entry of a bitwise operation, for booleans only: steps have no bits of integers.
+
+    operator: the name of the logical operation in the table `OPERATORS` that computes it.
+    """
 
     def rule(result: InferredResult, *values: Any) -> Any:
+        """Computes the logical operation; raises `StepError` for integers."""
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
         return OPERATORS[operator].function(*values)
@@ -69,11 +75,10 @@ def of_bits(operator: str) -> AtenOperation:
 
 
 def truths(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
-    zero.
-    """
+    """Makes the `ATEN` entry of a logical operation in the table `OPERATORS`; operands become booleans."""
 
     def rule(_: InferredResult, *values: Any) -> Any:
+        """Converts the operands to booleans, and computes the operation."""
         return OPERATORS[operator].function(*map(as_bool, values))
 
     return AtenOperation(rule, folded=True)
@@ -82,9 +87,14 @@ def truths(operator: str) -> AtenOperation:
 def plain(
     function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
 ) -> AtenOperation:
-    """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
+    """Makes the `ATEN` table entry of an operation whose operands are not cast.
+
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
+    on_axes: computes it from operands with named axes; where it returns None, `function` is called.
+    """
 
     def rule(_: InferredResult, *values: Any, **options: Any) -> Any:
+        """Calls the function without the inferred result, which it does not need."""
         return function(*values, **options)
 
     return AtenOperation(rule, folded, steps, on_axes)
@@ -233,4 +243,4 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.padded.default": AtenOperation(on_axes=module_sequences.padded),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
-"""The row of each operation, by name."""
+"""The entry of each operation, by name."""

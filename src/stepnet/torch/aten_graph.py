@@ -50,12 +50,11 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function that draws random numbers, so that it raises `StepError` if it is given a
-    generator.
-    """
+    """Wraps a function of PyTorch that draws random numbers; a generator, which no trace has, is refused."""
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
+        """Calls the function; raises `StepError` if a generator is given."""
         return function(*arguments, **options) if generator is None else refuse_it()
 
     return rule
@@ -83,12 +82,14 @@ class StrictShapeEnv(shapes.ShapeEnv):
     """
 
     def __init__(self) -> None:
+        """Starts without symbols. `names` maps each symbol to the word that stands for it in messages."""
         super().__init__()  # type: ignore[misc]
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluates an expression of sizes for PyTorch; raises `StepError` if it depends on the number of
-        rows or steps.
+        """Evaluates an expression of sizes for PyTorch, in place of `ShapeEnv.evaluate_expr`; raises
+        `StepError` if it depends on the number of rows or steps, for which one graph must hold whatever
+        they are.
         """
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
@@ -101,12 +102,12 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return value
 
     def dependent(self, expression: Any) -> StepError:
-        """Makes the error for code that depends on the number of rows or steps in `expression`."""
+        """Makes the error for code that depends on the number of rows or steps, symbols in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
-        """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
+        """Makes a new symbolic size for tensors that are traced. name: "rows", "sequences" or "steps"."""
         # A trace imports PyTorch's compiler in any case, which takes as long as all of stepnet.torch.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
@@ -115,8 +116,10 @@ class StrictShapeEnv(shapes.ShapeEnv):
 
 
 def asked_by_user() -> bool:
-    """Tells whether the user's code, rather than PyTorch inside one of its operations, reads a symbol's value
-    now.
+    """Tells whether the user's code reads the value of a symbolic size now, such as by `if x.shape[0] == 1`.
+
+    It inspects the calls on the stack. PyTorch itself may read such values, inside its operations; the user's
+    code may not.
     """
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
@@ -128,14 +131,12 @@ def asked_by_user() -> bool:
 
 
 class UnchangedTensors(dispatch.TorchDispatchMode):
-    """Context in which a step that changes a tensor it closes over in place is refused."""
+    """Context that refuses a step which changes a tensor that it closes over; a trace changes it once."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Runs an operation of PyTorch; raises `StepError` if it would write to a tensor that is not
-        traced.
-        """
+        """Runs an operation of PyTorch; raises `StepError` if it writes to a tensor that is not traced."""
         formal = operation._schema.arguments
         values = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
         for argument in formal:
@@ -148,10 +149,11 @@ class UnchangedTensors(dispatch.TorchDispatchMode):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """Argument of a function that is traced: its name, dtype and sizes.
+    """Description of one tensor argument of a function that is to be traced.
 
-    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers.
-    is_parameter: whether the function must not change it.
+    name: for messages.
+    sizes: the size of each axis: an integer, or "rows", "sequences" or "steps" for an unknown number.
+    is_parameter: whether the function must not change the tensor in place.
     """
 
     name: str
@@ -161,7 +163,7 @@ class TensorArgument:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> "TensorArgument":
-        """Makes the argument for a value of a step from its type; raises `StepError` for inner sequences."""
+        """Describes a value of a step by its type in the net; raises `StepError` for inner sequences."""
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
         lead = () if type_.extent == CONST else ("rows",)
@@ -181,7 +183,7 @@ class AtenGraph:
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """Returns the tensor that a `get_attr` node reads; raises `StepError` if it is a random generator."""
+        """Returns the constant tensor of a `get_attr` node; raises `StepError` for a random generator."""
         held = getattr(self.module, node.target)
         if isinstance(held, torch.Generator):
             operation = next(iter(node.users))
@@ -198,13 +200,13 @@ def graph_of(
     replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
     line: Callable[[], str] = line_of_call,
 ) -> AtenGraph:
-    """Traces function(*tensors) to a graph of ATen operations.
+    """Traces function(*tensors) to a graph of ATen operations, on tensors that have shapes but no numbers.
 
     arguments: the names, sizes and dtypes of the tensors.
-    replaced: functions that are traced as other functions.
-    line: returns the user's line in the current calls.
+    replaced: PyTorch's functions that are traced as other functions, with their replacements.
+    line: returns the user's line in the current calls, for messages.
 
-    Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
+    Raises `StepError` for errors of PyTorch, for a function that depends on the value of a symbolic size, and
     for one that changes parameters.
     """
     environment = StrictShapeEnv()
@@ -244,7 +246,7 @@ def graph_of(
 
 @cache
 def smaller() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of composed operations into simpler ones: its core set, and norms."""
+    """Returns PyTorch's decompositions of operations into simpler ones: its core set, and those of norms."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -260,9 +262,9 @@ def smaller() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def messages(names: Mapping[Any, str]) -> Generator[None]:
-    """Context in which errors of PyTorch become a `StepError` that quotes the user's line.
+    """Context that turns errors of PyTorch during a trace into a `StepError` with the user's line.
 
-    names: the names of symbols, to be put in place of PyTorch's own in messages.
+    names: for each symbolic size, the word (such as "rows") that replaces it in messages.
     """
     try:
         yield
@@ -283,9 +285,7 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
 
 @contextmanager
 def silent(name: str) -> Generator[None]:
-    """Context in which one of PyTorch's modules does not log the errors that it raises. name: of its
-    logger.
-    """
+    """Context in which one of PyTorch's loggers (`name`) is silent; the errors that it logs are raised."""
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
     try:
@@ -295,9 +295,7 @@ def silent(name: str) -> Generator[None]:
 
 
 def changed(what: str) -> StepError:
-    """Makes the error for a step that changes a tensor in place. what: the tensor, as the message names
-    it.
-    """
+    """Makes the error for a step that changes a tensor in place. what: the text for the tensor."""
     return StepError(
         f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "
         "on a module that keeps statistics"
@@ -305,7 +303,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges, in place, each pair of consecutive permutations in a graph into one."""
+    """Merges, in place, each pair of consecutive permutations of axes in a `torch.fx` graph into one."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

@@ -1,8 +1,8 @@
-"""A net as a function of tensors that has gradients, of any order.
+"""A net as a function of PyTorch tensors that has gradients, of any order.
 
-y, h = net(x, h0, W)        the forward procedure of a `GradientRun`, and what it saves
-dx, dW of dy, dh            its backward procedure; or, where that is to have a gradient itself,
-                            the net of both as such a function of x, h0, W, dy, dh
+y, h = net(x, h0, W)        the forward half of a `GradientRun`, which also returns values to save dx, dW of
+dy, dh            its backward half; or, where the gradient must have a gradient itself,
+                            the net of both as another such function, of x, h0, W, dy, dh
 """
 
 from collections.abc import Sequence
@@ -40,34 +40,40 @@ NO_VMAP = (
 
 
 class Differentiable:
-    """Net as a function of tensors with gradients, whose programs are kept.
+    """Net as a function of tensors with gradients, with a cache of its compiled programs.
 
     Attributes:
         net: The net.
-        kept: The compiled forward and backward programs, by the inputs whose gradients are wanted.
+        kept: The cache of forward and backward programs, by the positions of the inputs that get gradients.
         floats: The positions of the floating-point results, which have cotangents.
     """
 
     def __init__(self, net: Net) -> None:
+        """Starts with an empty cache; programs are compiled at their first use."""
         self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
-        """Returns the forward and backward runs of the net for gradients of inputs at positions `wanted`."""
+        """Returns the compiled forward and backward passes for gradients of the inputs at positions `wanted`.
+
+        checkpoint: what the forward pass saves; None for everything.
+        """
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns halves of the gradient that save everything: a graph must know the saved values' shapes."""
+        """Returns the forward and backward passes for gradients of the inputs at positions `wanted`, for
+        graphs of PyTorch: everything is saved, so that the shapes of saved values are known.
+        """
         return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
-        """Returns the gradients of the inputs at the positions `wanted`, as a function that has gradients
-        itself.
+        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself.
 
         Its inputs are all inputs of the net, followed by the cotangents of all results.
         """
 
         def made() -> Differentiable:
+            """Makes the net of the gradients from the net and its vector-Jacobian product."""
             both = vjp(self.net, wanted)
             return Differentiable(prune(replace(both, results=both.results[len(self.net.results) :])))
 
@@ -76,8 +82,10 @@ class Differentiable:
     def __call__(
         self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any], checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """Runs the net; returns results that autograd knows. wanted: inputs with gradients. tensors: None for
-        zeros.
+        """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
+
+        batch: the positions of the sequences. wanted: positions of the inputs that get gradients. tensors:
+            the inputs; None for zeros.
         """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
@@ -85,7 +93,7 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: with gradients if an input requires them, otherwise as a plain call."""
+    """Runs a net over tensors: with gradients if an input requires them, else as a plain call."""
 
     program: NetProgram
     differentiable: Differentiable
@@ -93,10 +101,11 @@ class NetRun:
     def __call__(
         self, batch: Batch, inputs: Sequence[Any], engine: Order = AUTO, checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """Runs the net and returns its results.
+        """Runs the net and returns its results as tensors.
 
+        batch: the positions of the sequences.
         inputs: the inputs of the net; None stands for a memory of zeros.
-        engine: runs calls without gradients.
+        engine: runs calls without gradients. checkpoint: what calls with gradients save; None for everything.
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()
@@ -119,12 +128,15 @@ class NetFunction(torch.autograd.Function):
     def forward(
         made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
     ) -> Any:
-        """Runs the net; returns its results, followed by the values that are saved for backward."""
+        """Runs the forward pass of the net `made`; returns its results, then the values saved for backward.
+
+        wanted: positions of the tensors that get gradients. checkpoint: what is saved; None for everything.
+        """
         return run_forward(made.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Saves the inputs, and the outputs that the backward half reads."""
+        """Stores in `ctx` the inputs, and the values of `output` that the backward pass reads."""
         ctx.made, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[len(ctx.made.net.results) :])
@@ -135,7 +147,9 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the inputs; None for inputs whose gradients are not wanted."""
+        """Computes the gradients of the arguments of `forward` from the cotangents of its results; None for
+        arguments that get no gradient.
+        """
         made, wanted = ctx.made, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
@@ -164,15 +178,15 @@ class NetFunction(torch.autograd.Function):
 
 
 class QuickFunction(torch.autograd.Function):
-    """Autograd function that does the work of `NetFunction` outside of torch.func's transforms.
+    """Autograd function like `NetFunction`, but without `setup_context`, and so not for torch.func's
+    transforms.
 
-    PyTorch takes 40 microseconds to bind the arguments of a function with `setup_context`, and this one has
-    none.
+    PyTorch takes 40 microseconds to bind the arguments of a function that has a `setup_context`.
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """Runs `NetFunction.forward` and saves what backward reads."""
+        """Runs `NetFunction.forward` and stores in `ctx` what the backward pass reads."""
         output = NetFunction.forward(*inputs)
         NetFunction.setup_context(ctx, inputs, output)
         return output
@@ -184,12 +198,12 @@ class QuickFunction(torch.autograd.Function):
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the tensors that require a gradient."""
+    """Returns the positions of the tensors that require a gradient; None entries do not."""
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
 def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the floating-point tensors, which may have a gradient."""
+    """Returns the positions of the floating-point tensors, which may have a gradient; None entries do not."""
     return tuple(
         place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
     )
@@ -207,7 +221,7 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net forward on tensors; returns its results and then the values saved for backward."""
+    """Runs a net's forward pass on tensors; returns its results, then the values saved for backward."""
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -215,8 +229,10 @@ def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple
 def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Computes a net's gradients from its inputs, the cotangents of its results and the saved values, as
-    tensors.
+    """Runs the backward pass of a net; returns the gradients as tensors.
+
+    tensors: the net's inputs. cotangents: those of its floating-point results. saved: the values that its
+        forward pass saved.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
@@ -224,17 +240,17 @@ def run_backward(
 
 
 def call_in(batch: Batch) -> Call:
-    """Makes a call whose sequences have the positions of a batch's, and no arrays yet."""
+    """Makes the record of a call for an engine: the positions of a batch's sequences, without arrays."""
     return call_of(batch, [], [], False, None, None)
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
-    """Views tensors as arrays without a copy; None stays None."""
+    """Views tensors as arrays, without a copy where they are contiguous; None stays None."""
     return [None if tensor is None else view_of(tensor) for tensor in tensors]
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
-    """Makes tensors of arrays, and copies an array that shares memory with another one or with `known`."""
+    """Makes tensors of arrays; an array is copied if it shares memory with another result or with `known`."""
     taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
     for array in arrays:
         # A view has the array that it is of as its base, and all else lies in memory of its own.
@@ -250,7 +266,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def view_of(tensor: Any) -> Array:
-    """Returns a tensor's numbers as a C-contiguous array whose memory PyTorch may free later.
+    """Returns a tensor's numbers as a C-contiguous array, whose memory PyTorch may free later.
 
     After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters.
     """

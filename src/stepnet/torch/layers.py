@@ -25,21 +25,20 @@ class LayerForward:
     """Base class that replaces the forward of a recurrent module of torch.nn; the module's class is the next
     base.
 
-    checkpoint: every how many steps states are kept for gradients; see `GRU`.
+    checkpoint: the number of steps between the states that are saved for gradients; see `GRU`.
     """
 
     checkpoint: Checkpoint = None
     qconfig = Qconfig()
 
     def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
+        """Creates the module as torch.nn does. checkpoint: the number of steps between saved states."""
         super().__init__(*args, **kwargs)
         if checked_checkpoint(checkpoint) is not None:
             self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs the module and returns the outputs and the last states, as the forward of the class in
-        torch.nn does.
-        """
+        """Runs the module as torch.nn's forward does; returns the outputs and the last states."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
@@ -54,10 +53,11 @@ class LayerForward:
 
 
 def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
-    """Runs a module's forward in machine code: reads the sequences, checks them, runs the layers, restores
-    the form.
+    """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
     theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes.
+    value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
+        None.
     """
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
@@ -89,7 +89,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
 
 
 def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
-    """Raises PyTorch's own errors for data and states that do not fit the module."""
+    """Raises PyTorch's own errors for sequences and initial states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
     known = given.place.form != "packed" or not makes_graph()
     if states and known:  # else the operator checks them when the graph runs
@@ -99,7 +99,7 @@ def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
 
 
 def in_form(module: Any, states: list[Any]) -> Any:
-    """Arranges states as PyTorch returns them: (h, c) for an LSTM, h for other modules."""
+    """Arranges a list of states as PyTorch returns them: (h, c) for an LSTM, h for other modules."""
     return tuple(states) if module.mode == "LSTM" else states[0]
 
 
@@ -107,7 +107,7 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, given: ModuleSequences, data: Any) -> list[Any]:
-    """Makes the initial states, zeros, of a module that was called without states."""
+    """Makes the initial states, zeros, of a module that was called without states; `data` has their dtype."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
@@ -117,9 +117,11 @@ def zeros(module: Any, given: ModuleSequences, data: Any) -> list[Any]:
 def run_layers(
     module: Any, tensors: list[Any], data: Any, place: SequencePlaces, states: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Runs the layers; returns the outputs, laid out as `data`, and the last states.
+    """Runs the layers of a module; returns the outputs, laid out as `data`, and the last states.
 
-    All layers are one net. With dropout between layers, layer by layer: PyTorch draws the dropout masks.
+    All layers are one net. With dropout between layers, they run one by one: PyTorch draws the dropout masks.
+
+    tensors: the parameters. place: the positions of the sequences in `data`. states: h, and c of an LSTM.
     """
     sizes = sizes_of(module, tensors[0].dtype)
     if not (module.training and module.dropout and sizes.layers > 1):
@@ -142,7 +144,7 @@ def run_layers(
 
 
 def sizes_of(module: Any, dtype: Any) -> CellSizes:
-    """Reads the sizes and settings of a module of torch.nn."""
+    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net."""
     return CellSizes(
         module.mode,
         module.input_size,
@@ -158,7 +160,10 @@ def sizes_of(module: Any, dtype: Any) -> CellSizes:
 def run_one(
     module: Any, sizes: CellSizes, data: Any, place: SequencePlaces, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Runs layers without dropout as one net; returns the outputs and the last states."""
+    """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
+
+    place: the positions of the sequences in `data`. states: h, and c of an LSTM. tensors: the parameters.
+    """
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer

@@ -1,6 +1,6 @@
 """A step as a loop of PyTorch's own operations: how `Recurrence` runs on other devices than the CPU.
 
-Rows stand in the order of their lengths, the longest first, so that those still running are the first ones.
+Rows (the sequences) are sorted by length, the longest first, so that those still running are the first ones.
 
     lengths 1 3 2:   step 0  rows 1 2 0      step 1  rows 1 2      step 2  row 1
 """
@@ -23,9 +23,9 @@ Array = np.ndarray
 class Turns:
     """Order in which a loop over time runs the steps of sequences of different lengths.
 
-    order: the rows, longest sequence first.
-    counts: at each step of the loop, how many of these rows take part.
-    places: the index of each step in the data, one step of the loop after the other.
+    order: the numbers of the sequences, longest first.
+    counts: for each step of the loop, how many sequences of this order still run.
+    places: the index in the data of each step of a sequence, in the order in which the loop runs them.
     """
 
     order: Array
@@ -34,8 +34,8 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order for a batch. reverse: whether each sequence runs from its last step to its
-        first.
+        """Makes the order for a batch. reverse: whether sequences run from their last steps to
+        their first.
         """
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
@@ -56,9 +56,9 @@ def looped(
     Returns the outputs [total, ...] and the last memories [rows, ...], each as a list of tensors.
 
     step: a function (x, memory, index, **further) -> (output, memory).
-    data: the inputs [total, ...].
+    turns: the order in which the steps run. data: the inputs [total, ...].
     memory: the initial memories, any structure of tensors [rows, ...].
-    further: statics, in such a structure too.
+    further: the statics (values for all steps), by argument name; structures of tensors [rows, ...].
     """
     order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
     now = [tensor.index_select(0, order) for tensor in leaves(memory)]
