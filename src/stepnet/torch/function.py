@@ -1,7 +1,7 @@
 """A net as a function of PyTorch tensors that has gradients, of any order.
 
-y, h = net(x, h0, W)        the forward half of a `GradientRun`, which also returns values to save dx, dW of
-dy, dh            its backward half; or, where the gradient must have a gradient itself,
+y, h = net(x, h0, W)        the forward half of a `GradientRun`, which also returns values to save
+dx, dW of dy, dh            its backward half; or, where the gradient must have a gradient itself,
                             the net of both as another such function, of x, h0, W, dy, dh
 """
 
@@ -61,8 +61,9 @@ class Differentiable:
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns the forward and backward passes for gradients of the inputs at positions `wanted`, for
-        graphs of PyTorch: everything is saved, so that the shapes of saved values are known.
+        """Returns the two passes for gradients of the inputs at positions `wanted`, for graphs of PyTorch.
+
+        The forward pass saves everything, as a graph must know the shapes of the saved values.
         """
         return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
@@ -178,10 +179,9 @@ class NetFunction(torch.autograd.Function):
 
 
 class QuickFunction(torch.autograd.Function):
-    """Autograd function like `NetFunction`, but without `setup_context`, and so not for torch.func's
-    transforms.
+    """Autograd function like `NetFunction`, for calls outside of torch.func's transforms.
 
-    PyTorch takes 40 microseconds to bind the arguments of a function that has a `setup_context`.
+    It has no `setup_context`: PyTorch takes 40 microseconds to bind the arguments of a function that has one.
     """
 
     @staticmethod

@@ -34,9 +34,7 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order for a batch. reverse: whether sequences run from their last steps to
-        their first.
-        """
+        """Makes the order for a batch. reverse: whether each sequence runs from its last step backwards."""
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")

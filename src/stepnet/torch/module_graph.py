@@ -315,9 +315,7 @@ class TracedModule:
 
     @property
     def reads(self) -> Reads:
-        """The values that the module reads besides its arguments and parameters; a trace is
-        valid for these.
-        """
+        """The values that the module reads besides its arguments and parameters; a trace depends on them."""
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:
