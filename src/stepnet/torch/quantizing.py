@@ -1,7 +1,7 @@
-"""PyTorch's own quantization of modules, which knows torch.nn's layers by their very classes.
+"""Stops PyTorch's quantization of modules from leaving stepnet's layers in float silently.
 
-It would pass by stepnet's, which are subclasses, and leave them in float without a word. So where it asks one
-for its `qconfig`, and one of torch.nn would be quantized, that is an error.
+It knows torch.nn's layers by their very classes, and stepnet's are subclasses. So when it reads the attribute
+`qconfig` of one of stepnet's layers, and would quantize one of torch.nn, an error is raised.
 """
 
 import inspect
@@ -18,14 +18,10 @@ ASKING = "_propagate_qconfig_helper"
 
 
 class Qconfig:
-    """Descriptor for the attribute `qconfig` of stepnet's layers, which notices when PyTorch wants to
-    quantize one.
-    """
+    """Descriptor for `qconfig` of stepnet's layers, which raises an error if PyTorch would quantize one."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """Returns the value that was set; raises `InputError` if PyTorch asks for it in order to quantize the
-        layer.
-        """
+        """Returns the value that was set; raises `InputError` if PyTorch reads it to quantize the layer."""
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()
@@ -46,9 +42,9 @@ class Qconfig:
 
 
 def check(module: Any, asked: dict[str, Any]) -> None:
-    """Raises `InputError` if PyTorch is about to replace a layer by a quantized one.
+    """Raises `InputError` if PyTorch is about to replace a layer (`module`) by a quantized one.
 
-    asked: the local variables of the function of PyTorch that reads the attribute.
+    asked: the local variables of the function of PyTorch that reads the layer's `qconfig`.
     """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
     if asked["module_qconfig"] is None and not kinds & asked["qconfig_dict"].keys():

@@ -21,9 +21,10 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 class Ready(Recurrence):
     """Base class of the recurrences of this module: a `Recurrence` of a given cell.
 
-    inputs, hidden: numbers of features. paired: whether the state is a pair (h, c). extra: the number of
-    features that the cell gets after the inputs. statics: an example. options: other arguments of
-    `Recurrence`.
+    cell: the cell module. inputs, hidden: numbers of features.
+    paired: whether the state is a pair (h, c). extra: the number of features that the cell gets after the
+        inputs.
+    statics: an example of its statics. options: other arguments of `Recurrence`.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Ready(Recurrence):
         statics: Any = None,
         **options: Any,
     ) -> None:
+        """Makes the example call of the cell from the sizes, and creates the `Recurrence`."""
         state = torch.zeros(1, hidden)
         example = torch.zeros(1, inputs + extra), (state, state) if paired else state
         super().__init__(cell, example, statics=statics, **options)
@@ -44,9 +46,7 @@ class Ready(Recurrence):
 
 
 def share(value: float, name: str) -> float:
-    """Returns a probability from 0 to below 1; raises `InputError` for any other number. name: for the
-    message.
-    """
+    """Returns a probability; raises `InputError` unless it is from 0 to below 1. name: for the message."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
     return value
@@ -59,6 +59,7 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
+        """Creates the layers. eps: a number that is added to variances."""
         super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -90,6 +91,7 @@ class LayerNormLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, eps: float = 1e-5, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(LayerNormLSTMCell(inputs, hidden, eps), inputs, hidden, paired=True, **options)
 
 
@@ -97,15 +99,16 @@ class LayerNormLSTM(Ready):
 
 
 class ZoneoutGRUCell(nn.Module):
-    """A step of `ZoneoutGRU`. In training, the mask of kept memories follows the inputs in x."""
+    """A step of `ZoneoutGRU`. In training, x has the inputs, then the mask of units that keep their state."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
+        """Creates the GRU cell. zoneout: the probability that a unit keeps its memory."""
         super().__init__()  # type: ignore[misc]
         self.inputs, self.zoneout = inputs, zoneout
         self.cell = nn.GRUCell(inputs, hidden)
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes the next h from an input and the state."""
+        """Computes the next h: a mix of h and the GRU's, by x's mask in training, by `zoneout` otherwise."""
         kept = x[..., self.inputs :] if self.training else self.zoneout
         return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
 
@@ -126,13 +129,15 @@ class ZoneoutGRU(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, zoneout: float = 0.1, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         cell = ZoneoutGRUCell(inputs, hidden, share(zoneout, "zoneout"))
         super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
         self.zoneout = zoneout
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Returns the outputs in the form of the sequences, and the last h; draws the zoneout masks in
-        training.
+        """Runs the recurrence over `input` from `state`; draws the zoneout masks in training.
+
+        Returns the outputs, in the form of the sequences, and the last h.
         """
         sequences = ModuleSequences.of(input, self.batch_first)
         kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
@@ -148,11 +153,12 @@ class VariationalLSTMCell(nn.Module):
     """One step of `VariationalLSTM`, whose statics are the masks of x and h."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the LSTM cell."""
         super().__init__()  # type: ignore[misc]
         self.cell = nn.LSTMCell(inputs, hidden)
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
-        """Computes the next h and c from an input, the state and the masks."""
+        """Computes the next h and c from an input, the state (h, c) and the dropout masks of x and h."""
         (h, c), (of_x, of_h) = state, statics
         return self.cell(x * of_x, (h * of_h, c))
 
@@ -174,6 +180,7 @@ class VariationalLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         masks = torch.ones(1, inputs), torch.ones(1, hidden)
         known = share(dropout, "dropout")
         cell = VariationalLSTMCell(inputs, hidden)
@@ -181,8 +188,10 @@ class VariationalLSTM(Ready):
         self.dropout = known
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Returns the outputs in the form of the sequences, and the last h and c; draws the masks in
-        training.
+        """Runs the recurrence over `input` from `state`; in training it draws dropout masks for each
+        sequence.
+
+        Returns the outputs, in the form of the sequences, and the last (h, c).
         """
         sequences = ModuleSequences.of(input, self.batch_first)
         ones = [sequences.data.new_ones(sequences.rows, size) for size in (self.inputs, self.hidden)]
@@ -197,6 +206,7 @@ class MinimalGatedUnitCell(nn.Module):
     """One step of `MinimalGatedUnit`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the linear layers of the gate and of the candidate."""
         super().__init__()  # type: ignore[misc]
         self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
 
@@ -222,6 +232,7 @@ class MinimalGatedUnit(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(MinimalGatedUnitCell(inputs, hidden), inputs, hidden, paired=False, **options)
 
 
@@ -229,6 +240,7 @@ class PeepholeLSTMCell(nn.Module):
     """One step of `PeepholeLSTM`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the linear layers, and the peephole weights of the gates i, f and o."""
         super().__init__()  # type: ignore[misc]
         self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
@@ -258,4 +270,5 @@ class PeepholeLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(PeepholeLSTMCell(inputs, hidden), inputs, hidden, paired=True, **options)

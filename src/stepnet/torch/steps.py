@@ -26,6 +26,7 @@ class CellForward:
     qconfig = Qconfig()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Creates the cell as torch.nn does."""
         super().__init__(*args, **kwargs)
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
@@ -47,16 +48,14 @@ class CellForward:
 
 
 def mode_of(module: Any) -> str:
-    """Returns the `mode` of the layer of torch.nn that runs such a cell: "GRU", "LSTM", "RNN_TANH" or
-    "RNN_RELU".
-    """
+    """Returns a cell's mode, which determines its net: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU"."""
     if isinstance(module, torch.nn.RNNCell):
         return f"RNN_{module.nonlinearity.upper()}"
     return "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from the argument `hx`; zeros if that is None."""
+    """Lists h, and c for the mode "LSTM", from the argument `hx` of a cell; zeros if that is None."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -64,7 +63,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 
 def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Tells whether the shapes are those of one step of the cell, and no size is zero."""
+    """Tells whether input and states have the shapes of one step of the cell, of which no size is zero."""
     if not (module.input_size and module.hidden_size):
         return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
@@ -74,7 +73,7 @@ def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
 
 
 def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step in machine code; returns the list of next states."""
+    """Runs one step of a cell in machine code; returns its next states. value: the input. states: h (c)."""
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]
     value, *states = as_cast(weights[0].dtype, value, *states)
