@@ -33,10 +33,9 @@ NO_LIMIT = (0.0, float("inf"))
 
 @dataclass(frozen=True)
 class StepSize:
-    """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
+    """Computes the step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
-    positive: whether softplus makes the sum positive.
-    low, high: the limits.
+    positive: whether softplus makes the sum positive. low, high: the limits.
     """
 
     positive: bool
@@ -44,7 +43,7 @@ class StepSize:
     high: float = float("inf")
 
     def __call__(self, dt: Any, params: Any) -> Any:
-        """Computes the step size from dt."""
+        """Computes the step size from dt. params: may have the bias `dt_bias`."""
         dt = dt + params["dt_bias"] if "dt_bias" in params else dt
         dt = softplus(dt) if self.positive else dt
         dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
@@ -53,13 +52,16 @@ class StepSize:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one.
+
+    rate: computes the step size from the input dt.
+    """
 
     rate: StepSize
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory."""
+        """Computes the output and the next memory from the inputs x, dt, B, C and perhaps z."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -70,7 +72,8 @@ class StateSpace:
 class MambaLayer:
     """Step of a whole layer of Mamba: projections, convolution, state space and gate.
 
-    eps: what the norms of dt, B and C, which Falcon-Mamba has, add to the mean square; empty without norms.
+    eps: the numbers that the norms of dt, B and C add to the mean square; empty for a layer without these
+        norms, which only Falcon-Mamba has.
     """
 
     eps: tuple[float, ...]
@@ -103,7 +106,7 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step of a layer of Mamba. eps: those of its norms, if it has any."""
+    """Makes the step of a whole layer of Mamba. eps: those of its norms of dt, B and C, if it has these."""
     return MambaLayer(eps)
 
 
@@ -114,7 +117,7 @@ class Mamba2Layer:
 
     groups: the number of groups of heads that share B and C.
     size: the number of features that the norm is over.
-    eps: what the norm adds to the mean square.
+    eps: the number that the norm adds to the mean square.
     """
 
     groups: int
@@ -147,7 +150,7 @@ class Mamba2Layer:
 
 
 def present(**tensors: Any) -> dict[str, Any]:
-    """Drops the tensors that are None, and returns the others by name."""
+    """Returns the tensors that are not None, by name: optional arguments that were given."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
@@ -244,10 +247,10 @@ def mamba2_chunk_scan(
 def with_gradients(
     rate: StepSize, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
-    gradients.
+    """Computes Mamba-2's scan with the gradients of `Decayed`; returns the outputs and the last state.
 
-    Returns the outputs and the last state. state: the first one; None for zeros.
+    rate: makes step sizes. x: the inputs x, dt, B and C. state: the first state; None for zeros. shape: of
+        one row's state. params: A, and D and dt_bias if there are any.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
@@ -316,8 +319,7 @@ def is_per_head(
     *_: Any,
     **__: Any,
 ) -> bool:
-    """Tells whether a step of Mamba-2 has one number of dt, A, D and dt_bias per head, as stepnet's cell
-    does.
+    """Tells whether stepnet can run a step of Mamba-2: dt, A, D and dt_bias have one number per head.
 
     Such numbers are expanded to all features of a head; kernels take one for each feature.
     """

@@ -1,9 +1,9 @@
-"""A step run over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
+"""Runs a step over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
 
     x [batch, time, ...], memory [batch, ...], parameters  --scan-->  outputs [batch, time, ...], last memory
 
 The net of a step is made once for each kind of call: the step, the shapes of a row, and the dtype. Parameters
-are inputs of the net, as they change from call to call in training, and are read where they lie.
+are inputs of the net, as they change from call to call in training, and are not copied.
 """
 
 from collections import OrderedDict
@@ -38,11 +38,11 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class ScanKey:
-    """Key of a scan's net: the step, the shapes of one row, and the dtypes.
+    """Key of the cached net of a scan: the step, the shapes of one row (sequence), and the dtypes.
 
-    inputs: (name, shape, dtype) in order.
-    memories: the shape of each.
-    params: (name, shape) in order.
+    inputs: (name, shape, dtype) of each input, in order.
+    memories: the shape of each memory.
+    params: (name, shape) of each parameter, in order.
     dtype: of memories and parameters.
     reverse: whether the recurrence runs from the last step to the first.
     """
@@ -55,9 +55,7 @@ class ScanKey:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """Compiles the step to a program. The program's inputs are the sequences, the memories and the
-        parameters.
-        """
+        """Compiles the step to a program, whose inputs are the sequences, the memories and the parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -72,7 +70,7 @@ class ScanKey:
 
 @lru_cache(MOST_KEPT)
 def scan_of(kind: ScanKey) -> NetRun:
-    """Compiles the net of a kind, once, with and without gradients."""
+    """Compiles the net for a key, once, to run with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -110,10 +108,11 @@ def scan_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs a step like `scan`, but with memories and parameters in `dtype`, and inputs in the dtypes they
-    have.
+    """Runs a step over tensors [batch, time, ...]; returns its outputs, then its last memories.
 
-    reverse: whether the recurrence runs from the last step to the first.
+    dtype: that of memories and parameters; inputs stay in theirs. x: the inputs by name.
+    memories: the initial ones [batch, ...]; None for zeros. shapes: the shape of one row of each.
+    params: the parameters by name. reverse: whether it runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
     kind = ScanKey(
@@ -144,17 +143,16 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: no gradients, lengths, or requested
-    engine.
-    """
+    """Tells whether a call of one step can use a prepared step: without gradients, lengths or engine."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
 def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
-    rows.
+    """Runs a single step, which is prepared once for this number of rows (sequences) and cached.
+
+    kind: the key of its net, which has no parameters. tensors: its inputs, then its memories.
     """
     single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
     if single is None:
@@ -167,7 +165,7 @@ def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any
 
 
 def dtype_of(first: Any) -> Any:
-    """Returns the dtype that a scan computes in: float64 if its first input is that, else float32."""
+    """Returns the dtype in which a scan computes: float64 if its first input is that, else float32."""
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
@@ -181,7 +179,7 @@ def own(memory: Any, dtype: Any) -> Any:
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes a batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
+    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if set."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch
