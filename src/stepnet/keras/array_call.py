@@ -1,4 +1,4 @@
-"""Calls of layers with Keras' own cells, as the arrays that their loop takes: for all backends but torch."""
+"""Converts calls of layers with Keras' own cells to arrays for a compiled loop, on all backends but torch."""
 
 import os
 from dataclasses import dataclass
@@ -20,12 +20,15 @@ ops: Any = keras.ops
 tree: Any = keras.tree
 
 FULL = {"float16": "float32", "bfloat16": "float32"}
-"""The dtype in which a step computes, for dtypes that only store values."""
+"""The dtype in which steps compute, for dtypes in which values are only stored."""
 
 
 @dataclass(frozen=True)
 class ArrayCall:
-    """A checked call of a layer. tensors: the inputs of the net, in order. mask: [batch, time] or None."""
+    """A checked call of a recurrent layer, with its compiled loop.
+
+    tensors: the inputs of the loop's net, in order. mask: [batch, time] or None. states: the initial states.
+    """
 
     loop: ArrayLoop
     tensors: list[Any]
@@ -34,9 +37,9 @@ class ArrayCall:
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "ArrayCall":
-        """Checks a call and finds its compiled loop.
+        """Checks a call of a layer on the sequences `packed`, and finds its compiled loop.
 
-        Raises `StepError` for a call that Keras' own loop is to run.
+        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
         """
         cell, x, flat = layer.cell, packed.parts, tree.flatten(states)
         check(layer, x, flat)
@@ -58,7 +61,10 @@ class ArrayCall:
         return cls(loop, [x, *begin, *drawn, *weights], mask_of(mask, x), states)
 
     def results(self, made: list[Any]) -> Results:
-        """Converts the results of the net, as tensors, to those of Keras' `inner_loop`."""
+        """Converts results of the net to (last output, outputs, final states), those of Keras' loop.
+
+        made: the outputs, or the last one alone, and then the final states, as tensors.
+        """
         output, *last = made
         settings, flat = self.loop.net.settings, tree.flatten(self.states)
         following = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
@@ -71,14 +77,14 @@ class ArrayCall:
 
 
 def last_step(outputs: Any) -> Any:
-    """Returns the last step of outputs [batch, time, ...]; zeros if there are no steps."""
+    """Returns the last step of outputs [batch, time, ...], as Keras does; zeros if there are no steps."""
     if outputs.shape[1] == 0:
         return ops.zeros((outputs.shape[0], *outputs.shape[2:]), dtype=outputs.dtype)
     return outputs[:, -1]
 
 
 def mask_of(mask: Any, x: Any) -> Any:
-    """Converts a mask to a tensor [batch, time], or None; raises `StepError` for a mask per feature."""
+    """Converts a mask of the sequences x to a tensor [batch, time] or None; refuses masks of other shapes."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -93,12 +99,12 @@ def mask_of(mask: Any, x: Any) -> Any:
 
 
 def fits(size: int | None, expected: int | None) -> bool:
-    """Compares two sizes; one that is not known fits any."""
+    """Tells whether two sizes of an axis can be equal; None, a size that is not known yet, fits any."""
     return size is None or expected is None or size == expected
 
 
 def check(layer: Any, x: Any, states: list[Any]) -> None:
-    """Raises `StepError` for a call that Keras' own loop is to run."""
+    """Raises `StepError` for a call that Keras' own loop must run. x: the sequences. states: initial ones."""
     name = keras.backend.backend()
     if tree.is_nested(x) or not is_named(layer.cell):
         raise StepError(
@@ -122,7 +128,7 @@ EXPORTED = "the model is exported: its graph holds Keras' own operations"
 
 
 def check_not_exported() -> None:
-    """Raises `StepError` if a function that saves graphs is among the callers."""
+    """Raises `StepError` if a function that saves graphs is a caller: only Keras' own loop can be saved."""
     frame = currentframe()
     while frame is not None:
         if frame.f_code.co_filename.startswith(tuple(FOLDERS)):

@@ -1,4 +1,4 @@
-"""The torch backend: runs a call of a recurrent layer compiled, with gradients.
+"""Runs a call of a recurrent layer compiled on Keras' torch backend, with gradients.
 
 cell, its masks --> CellTrace      mask --> MaskedSteps      data, states, variables --> results
 """
@@ -23,11 +23,14 @@ torch: Any = installed("torch")
 tree: Any = keras.tree
 
 without_tracing: Any = torch.compiler.disable
-"""Decorator: torch.compile does not trace the function."""
+"""Decorator that stops torch.compile from tracing a function."""
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Finds the shapes of the results by one step, if the sequences are on the meta device; else None."""
+    """Finds the shapes of a layer's results from one step if the sequences are on the meta device.
+
+    Returns last output, outputs and final states, all without numbers; None on other devices.
+    """
     if tree.flatten(packed.parts)[0].device.type != "meta":
         return None
     batch, time = packed.shape[:2]
@@ -39,16 +42,19 @@ def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bo
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Checks a call of a layer and returns the function that runs it compiled.
+    """Checks a call of a layer on PyTorch and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop is to run.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
     """
     return CheckedCall.of(layer, packed, states, mask, training).run
 
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A checked call of a layer. x: the data [batch, time, features]; masks: the dropout masks, in order."""
+    """A checked call of a layer, which `run` runs compiled.
+
+    trace: the compiled cell. steps: which steps run. x: the data [batch, time, features]. masks: for dropout.
+    """
 
     layer: Any
     trace: CellTrace
@@ -60,9 +66,9 @@ class CheckedCall:
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "CheckedCall":
-        """Checks a call and finds the trace of its cell.
+        """Checks a call of a layer on the sequences `packed`, and finds its compiled cell.
 
-        Raises `StepError` for a call that Keras' own loop is to run.
+        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
         """
         cell = layer.cell
         if is_named(cell):  # Keras computes these cells in the dtype of their states
@@ -104,7 +110,7 @@ class CheckedCall:
 
 
 def mask_of(mask: Any, packed: PackedInputs) -> Any:
-    """Converts a mask to a tensor [batch, time], or None; raises `StepError` for a mask per feature."""
+    """Converts a mask of sequences to a tensor [batch, time] or None; refuses masks of other shapes."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -119,17 +125,14 @@ def mask_of(mask: Any, packed: PackedInputs) -> Any:
 
 
 def refuses_transforms() -> bool:
-    """Tells if torch.vmap or forward-mode differentiation is active.
-
-    `DifferentiableLayers` have no rule for these.
-    """
+    """Tells whether torch.vmap or forward-mode differentiation is active, for which there is no rule."""
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     kinds = {transform.key().name for transform in transforms}
     return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0
 
 
 def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
-    """Raises `StepError` for a call that Keras' own loop is to run."""
+    """Raises `StepError` for a call that Keras' own loop must run. packed: the sequences."""
     batch = packed.shape[0]
     for state in tree.flatten(states):
         if state.shape[0] != batch:

@@ -1,6 +1,6 @@
-"""Layers that compute each row separately, so that the steps of a sequence may be joined with the rows.
+"""Tells which layers compute each row separately, so that the steps of sequences can be joined with the rows.
 
-    class, configuration, rank of its input    -->    True: proved by a row of `KINDS`; False: not known
+    class, configuration, rank of its input    -->    True: proved by an entry of `KINDS`; False: not known
 
 The proof is the class of the layer with its settings: an axis, an equation, an array, a function. A function
 of the user may read across rows, so layers with one are not known.
@@ -16,16 +16,16 @@ from stepnet.keras.installed import installed
 keras: Any = installed()
 Shape = Sequence[int | None]
 Rule = Callable[[Any, Shape], bool]
-"""A function that tells if a layer computes each row of inputs of a shape separately."""
+"""A function that tells whether a layer computes each row of inputs of a shape separately."""
 
 
 def always(layer: Any, shape: Shape) -> bool:
-    """Holds for every layer and shape."""
+    """Rule for layers that always compute each row separately: returns True."""
     return True
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Tells if a layer works along feature axes only, by its `axis`."""
+    """Tells whether a layer computes each row separately: its `axis` must not be that of the rows."""
     given: Any = layer.axis
     axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
@@ -38,7 +38,7 @@ def has_fewer_axes(*names: str) -> Rule:
     """
 
     def rule(layer: Any, shape: Shape) -> bool:
-        """Tells if each named setting of a layer is a number, or has fewer axes than the inputs."""
+        """Tells whether each of the settings is a number, or has fewer axes than the inputs."""
         ranks = [np.ndim(getattr(layer, name)) for name in names]
         return all(rank == 0 or max(3, rank) < len(shape) for rank in ranks)
 
@@ -46,7 +46,7 @@ def has_fewer_axes(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Tells if the first axis of an einsum's input occurs only as the first axis of its output."""
+    """Tells whether an einsum layer computes rows separately: they are the first axis in its equation."""
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
     text = equation.replace("...", "" if len(letters) == len(shape) else ".")
@@ -57,12 +57,12 @@ def keeps_rows(layer: Any, shape: Shape) -> bool:
 
 
 def known_function(layer: Any, shape: Shape) -> bool:
-    """Tells if the activation of a layer computes each row separately."""
+    """Tells whether the activation of a layer computes each row separately, for inputs of a shape."""
     return is_known(layer.activation, layer.compute_output_shape(shape))
 
 
 def is_known(function: Any, shape: Shape) -> bool:
-    """Tells if a function is an activation of Keras, or a layer, that computes each row separately."""
+    """Tells whether a function (an activation or layer) computes each row of inputs of a shape separately."""
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)
@@ -74,7 +74,9 @@ def einsum_rule(layer: Any, shape: Shape) -> bool:
 
 
 def of_own_cell(layer: Any, shape: Shape) -> bool:
-    """Tells if a recurrent layer has one of Keras' own cells, begins with zeros, and returns only outputs."""
+    """Tells whether a recurrent layer computes rows separately: it has one of Keras' own cells with known
+    activations, begins with zeros, and returns only outputs.
+    """
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
         return False
@@ -83,7 +85,7 @@ def of_own_cell(layer: Any, shape: Shape) -> bool:
 
 
 def of_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
-    """Tells if a recurrent layer in training computes each row separately: it must have no dropout."""
+    """Tells whether a recurrent layer computes each row separately in training, where it may not drop out."""
     return not (layer.cell.dropout or layer.cell.recurrent_dropout) and of_own_cell(layer, shape)
 
 
@@ -132,7 +134,7 @@ NOT_TRAINING: dict[Rule, str] = {
 
 
 def by_kind(*tables: dict[Rule, str]) -> dict[Any, Rule]:
-    """Maps each layer class that this version of Keras has to its rule."""
+    """Maps each layer class that this version of Keras has to its rule, from tables of names by rule."""
     return {
         getattr(keras.layers, name): rule
         for table in tables
@@ -153,7 +155,7 @@ MASKS = (keras.layers.Masking, keras.layers.Embedding)
 
 
 def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
-    """Tells if a layer is known to compute each row of inputs [rows, ...] of a shape separately.
+    """Tells whether a layer is known to compute each row of its inputs separately. shape: [rows, ...].
 
     >>> is_rowwise(keras.layers.Dense(4), (None, 3), training=True)
     True
@@ -175,13 +177,13 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_its_axes(layer: Any, shape: Shape) -> bool:
-    """Tells if inputs have feature axes, and the rank that a layer requires. Keras does not check it here."""
+    """Tells whether inputs of a shape have features, and the number of axes that a layer requires."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Tells if each layer of a chain computes each row separately."""
+    """Tells whether each layer of a chain is known to compute each row of inputs of a shape separately."""
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False
@@ -193,6 +195,6 @@ def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
 
 
 def keras_class(layer: Any) -> Any:
-    """Returns the class of a layer; for stepnet's own classes the class of Keras that they extend."""
+    """Returns the class of a layer in Keras; for stepnet's own classes the class that they extend."""
     kind = cast("Any", type(layer))
     return kind.__mro__[1] if kind.__module__ == "stepnet.keras.layers" else kind
