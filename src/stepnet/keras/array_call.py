@@ -104,7 +104,10 @@ def fits(size: int | None, expected: int | None) -> bool:
 
 
 def check(layer: Any, x: Any, states: list[Any]) -> None:
-    """Raises `StepError` for a call that Keras' own loop must run. x: the sequences. states: initial ones."""
+    """Raises `StepError` for a call that Keras' own loop must run.
+
+    layer: the recurrent layer. x: the sequences. states: the initial states.
+    """
     name = keras.backend.backend()
     if tree.is_nested(x) or not is_named(layer.cell):
         raise StepError(

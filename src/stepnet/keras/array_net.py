@@ -156,6 +156,7 @@ class ArrayLoop:
     """The compiled loop of a layer on arrays: its net, and its program with the latest call's weights."""
 
     def __init__(self, net: ArrayNet, program: LayersProgram) -> None:
+        """Stores a net and its compiled program, which has the weights of some call."""
         self.net, self.program = net, program
 
     @classmethod
@@ -205,6 +206,7 @@ def array_loop(
 ) -> ArrayLoop:
     """Returns the compiled loop of one of Keras' own cells, from a cache or compiled now.
 
+    settings, array_settings: the layer's settings that are part of the net, and the others.
     x, states, masks: features and dtypes of the input, states and dropout masks of one step.
     """
     loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())

@@ -35,7 +35,7 @@ class ArraySettings:
 
     @classmethod
     def of(cls, layer: Any) -> "ArraySettings":
-        """Reads the settings from a layer."""
+        """Reads the settings of a Keras layer's loop: its direction, and which outputs it returns."""
         return cls(layer.go_backwards, not layer.return_sequences, layer.zero_output_for_mask)
 
 
@@ -114,7 +114,7 @@ class ArraySteps:
 
     @cached_property
     def sources(self) -> Places:
-        """For each step the position of the output that Keras shows there: its own, or the latest before.
+        """For each step the position of the output that `spread` puts there: its own, or the latest before.
 
         -1 means zeros: no step has run yet.
         """
@@ -140,7 +140,10 @@ class ArraySteps:
         return self.valid[:, 0 if self.settings.reverse else -1]
 
     def spread(self, output: Array) -> Array:
-        """Converts outputs [total, ...] to Keras' [batch, time, ...], or last outputs [batch, ...]."""
+        """Converts outputs [total, ...] to Keras' [batch, time, ...], or last outputs [batch, ...].
+
+        Masked steps get the output of the step before, or zeros, as the settings say.
+        """
         if self.settings.last_only:
             return output if self.ran is None else np.where(broadcast_rows(self.ran, output), output, 0)
         if self.valid is not None:
@@ -150,7 +153,7 @@ class ArraySteps:
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:
-        """Sums for each step the cotangents of all outputs that repeat its own; transpose of `spread`."""
+        """Sums for each step the cotangents of all outputs that show its output: `spread` transposed."""
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)
         flat = outputs.reshape(-1, *outputs.shape[2:])

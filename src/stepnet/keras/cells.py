@@ -43,19 +43,19 @@ class CellWeights:
     of_h: Sequence[Any]
 
     def from_x(self, x: Any) -> Any:
-        """Multiplies the input with the kernel; returns the parts of all gates side by side."""
+        """Multiplies x with the kernel, under dropout masks; returns the parts of all gates side by side."""
         return product(x, self.kernel, self.of_x)
 
     def from_h(self, h: Any) -> Any:
-        """Multiplies the state with the recurrent kernel; returns the parts of all gates side by side."""
+        """Multiplies h with its kernel, under dropout masks; returns the parts of all gates side by side."""
         return product(h, self.recurrent, self.of_h)
 
     def activated(self, a: Any) -> Any:
-        """Applies the cell's `activation`, that of candidates and outputs."""
+        """Applies the cell's `activation`, that of candidates and outputs, to a."""
         return ACTIVATIONS[self.cell.activation](a)
 
     def gate(self, a: Any) -> Any:
-        """Applies the cell's `recurrent_activation`, that of gates."""
+        """Applies the cell's `recurrent_activation`, that of gates, to a."""
         return ACTIVATIONS[self.cell.recurrent_activation](a)
 
 

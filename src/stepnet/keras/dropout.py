@@ -9,9 +9,10 @@ from stepnet.keras.settings import attributes
 
 
 def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
-    """Reads the dropout masks that Keras stored in cells, by position of the cell and attribute name.
+    """Reads the dropout masks that Keras has drawn for a call and stored in a cell, or a stack of cells.
 
-    Each is a tuple: of one mask, or of one per gate.
+    Returns them by position of the cell and name of the attribute; each is a tuple of one mask, or of one per
+    gate.
     """
     known = dict[str, tuple[Any, ...]]()
     for place, part in enumerate(cells_in(cell)):

@@ -59,7 +59,8 @@ class MaskedSteps:
     def outputs(self, values: Any, reverse: bool, zero: bool) -> Any:
         """Converts outputs of the net to Keras' [batch, time, ...], in the order in which the steps ran.
 
-        zero: the output of a masked step is zero; otherwise the output of the step before is repeated.
+        reverse: the steps ran from last to first. zero: the output of a masked step is zero; otherwise the
+            output of the step before is repeated.
         """
         if self.valid is not None:
             batch, time = self.valid.shape
@@ -72,7 +73,10 @@ class MaskedSteps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """For each step the position of the output that Keras shows there: its own, or the latest before."""
+        """For each step the position of the output that Keras shows there: its own, or the latest before.
+
+        reverse: the steps ran from last to first.
+        """
         assert self.valid is not None
         batch, time = sizes_of(self.valid)
         steps = np.arange(time)
@@ -86,7 +90,7 @@ class MaskedSteps:
     def last(self, values: Any, reverse: bool, zero: bool) -> Any:
         """Returns the last outputs [batch, ...] as Keras does: zeros for a row without steps.
 
-        zero: zeros also for a row whose last step is masked.
+        reverse: the steps ran from last to first. zero: zeros also for a row whose last step is masked.
         """
         if self.valid is None:
             return step_of(values, 0 if reverse else -1)

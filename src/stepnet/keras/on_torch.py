@@ -132,7 +132,10 @@ def refuses_transforms() -> bool:
 
 
 def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
-    """Raises `StepError` for a call that Keras' own loop must run. packed: the sequences."""
+    """Raises `StepError` for a call that Keras' own loop must run.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     batch = packed.shape[0]
     for state in tree.flatten(states):
         if state.shape[0] != batch:

@@ -48,7 +48,7 @@ def without_time(shape: Any) -> tuple[Any, ...]:
 def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
-    """Replaces a recurrent layer's method of this name (`theirs`): allows a structure of shapes."""
+    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure of shapes."""
     return theirs(shapes_in(sequences_shape)[0])
 
 

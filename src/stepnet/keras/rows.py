@@ -85,7 +85,7 @@ def of_own_cell(layer: Any, shape: Shape) -> bool:
 
 
 def of_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
-    """Tells whether a recurrent layer computes each row separately in training, where it may not drop out."""
+    """Tells whether a recurrent layer computes rows separately in training: it must have no dropout."""
     return not (layer.cell.dropout or layer.cell.recurrent_dropout) and of_own_cell(layer, shape)
 
 
@@ -177,7 +177,7 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_its_axes(layer: Any, shape: Shape) -> bool:
-    """Tells whether inputs of a shape have features, and the number of axes that a layer requires."""
+    """Tells whether inputs of a shape have features and as many axes as a layer requires."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 

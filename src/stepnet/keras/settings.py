@@ -42,7 +42,7 @@ LATEST = "_stepnet_latest"
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """Returns the attributes of an object: its `__dict__` itself, which changes with it."""
+    """Returns the `__dict__` of an object, by which its attributes can be listed and set."""
     return owner.__dict__
 
 
@@ -82,5 +82,5 @@ def sources_in(value: Any) -> Sequence[ReadSource] | None:
 
 
 def own_attributes(cell: Any, names: tuple[str, ...]) -> list[Any]:
-    """Reads the named attributes of one of Keras' own cells, its settings."""
+    """Reads the named attributes of one of Keras' own cells, which are the settings of its step."""
     return [getattr(cell, name) for name in names]

@@ -152,7 +152,8 @@ class CellStep:
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """Calls the cell for one step; returns its output, and its next states as a tuple.
 
-        params: the variables' values, by position. statics: the dropout masks by name.
+        x: the inputs [rows, features]. memory: the states. params: the variables' values, by position.
+        statics: the dropout masks by name.
         """
         states = tree.pack_sequence_as(self.states, list(memory))
         tensors = [params[str(place)] for place in range(len(self.variables))]
@@ -208,7 +209,7 @@ def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None
 
 
 def flat_layers(cell: Any) -> list[Any]:
-    """Lists a layer and all layers in it."""
+    """Lists a layer and all layers inside it, to build them or to change their dtypes."""
     return cell._flatten_layers()
 
 

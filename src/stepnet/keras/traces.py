@@ -69,7 +69,10 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
 
 
 def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
-    """Compiles a cell for settings and example arguments; returns a text if it cannot, the reason."""
+    """Compiles a cell for settings and example arguments; returns its compiled form.
+
+    key: the cache key of these. If the cell cannot be traced, it returns the reason as text.
+    """
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
     if is_named(cell) and is_plain(cell, arguments):

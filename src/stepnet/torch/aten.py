@@ -40,17 +40,23 @@ def promoted(function: Function, folded: bool = False, steps: Function | None = 
 
 
 def pointwise(function: Function) -> AtenOperation:
-    """Makes the `ATEN` entry of an elementwise `function`, whose operands are cast to the result's dtype."""
+    """Makes the `ATEN` entry of an elementwise `function`, with operands cast to the result's dtype."""
     return promoted(function, folded=True)
 
 
 def elementwise(operator: str) -> AtenOperation:
-    """Makes the `ATEN` entry of an operator of the table `OPERATORS`; operands get the result's dtype."""
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise operator.
+
+    operator: its name in the table `OPERATORS`, such as "tanh". Operands are cast to the dtype of the result.
+    """
     return pointwise(OPERATORS[operator].function)
 
 
 def compared(operator: str) -> AtenOperation:
-    """Makes the `ATEN` entry of a comparison in the table `OPERATORS`; operands get their common dtype."""
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise comparison.
+
+    operator: its name in the table `OPERATORS`, such as "less". Operands are cast to their common dtype.
+    """
 
     def rule(result: InferredResult, *values: Any) -> Any:
         """Casts the operands to their common dtype, and compares them."""
@@ -75,7 +81,10 @@ def of_bits(operator: str) -> AtenOperation:
 
 
 def truths(operator: str) -> AtenOperation:
-    """Makes the `ATEN` entry of a logical operation in the table `OPERATORS`; operands become booleans."""
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a logical operation.
+
+    operator: its name in the table `OPERATORS`, such as "logical_and". Operands are converted to booleans.
+    """
 
     def rule(_: InferredResult, *values: Any) -> Any:
         """Converts the operands to booleans, and computes the operation."""

@@ -131,7 +131,7 @@ def asked_by_user() -> bool:
 
 
 class UnchangedTensors(dispatch.TorchDispatchMode):
-    """Context that refuses a step which changes a tensor that it closes over; a trace changes it once."""
+    """Context that refuses a step which changes, in place, a tensor that it closes over."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
@@ -246,7 +246,7 @@ def graph_of(
 
 @cache
 def smaller() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operations into simpler ones: its core set, and those of norms."""
+    """Returns PyTorch's decompositions of operations into simpler ones, so that few rules cover them all."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -303,7 +303,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges, in place, each pair of consecutive permutations of axes in a `torch.fx` graph into one."""
+    """Merges consecutive pairs of permutations of axes in a `torch.fx` graph, in place, to simplify it."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

@@ -249,7 +249,10 @@ def counted(call: ReplayedNode) -> Any:
 
 
 def of_matrices(a: Placed, b: Placed) -> Placed:
-    """Multiplies matrices; both are repeated to one extent (per row or step) unless it is over the steps."""
+    """Multiplies matrices (the last two axes of a and b), for rules of products.
+
+    Unless the product is over steps, both are first repeated to the same extent, such as per row or per step.
+    """
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)

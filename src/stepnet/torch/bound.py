@@ -154,7 +154,7 @@ class Parameters:
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
     def are(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
-        """Tells whether `tensors`, a module's parameters, still equal the copies bit by bit."""
+        """Tells whether a module's parameters (`tensors`) still equal the bound copies bit by bit."""
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
         )

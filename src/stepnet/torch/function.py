@@ -210,7 +210,7 @@ def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
 
 
 def is_transformed() -> bool:
-    """Tells whether a transform of torch.func, or forward-mode differentiation, is active."""
+    """Tells whether a torch.func transform or forward mode is active, so that PyTorch tracks all values."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0

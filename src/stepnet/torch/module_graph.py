@@ -110,7 +110,9 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """Returns the only value of a dict, the dict itself if it has several, or None if it is empty."""
+    """Returns the only value of a dict, the dict itself if it has several, or None if it is empty: the form
+    in which a `Graph` takes arguments.
+    """
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -354,7 +356,7 @@ class ModuleWithStatics(TracedModule):
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """Makes one named axis of each size; words such as "steps" stand for unknown sizes."""
+    """Makes the axes of a tensor from its sizes, where words such as "steps" are unknown sizes."""
     return tuple((size,) for size in sizes)
 
 

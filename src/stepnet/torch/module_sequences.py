@@ -56,7 +56,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node in the net that a value copies, behind views, casts and repetitions."""
+    """Returns the number of the node that a value repeats, behind views and casts, to compare values."""
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]

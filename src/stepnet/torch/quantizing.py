@@ -31,11 +31,11 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
-        """Sets the value in the module."""
+        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None leaves it as it is."""
         module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
-        """Deletes the value from the module."""
+        """Deletes the `qconfig` of a module; raises `AttributeError` if it has none."""
         if NAME not in module.__dict__:
             raise AttributeError(NAME)
         del module.__dict__[NAME]

@@ -19,13 +19,7 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
 class Ready(Recurrence):
-    """Base class of the recurrences of this module: a `Recurrence` of a given cell.
-
-    cell: the cell module. inputs, hidden: numbers of features.
-    paired: whether the state is a pair (h, c). extra: the number of features that the cell gets after the
-        inputs.
-    statics: an example of its statics. options: other arguments of `Recurrence`.
-    """
+    """Base class of the recurrences of this module: a `Recurrence` of a given cell."""
 
     def __init__(
         self,
@@ -38,7 +32,12 @@ class Ready(Recurrence):
         statics: Any = None,
         **options: Any,
     ) -> None:
-        """Makes the example call of the cell from the sizes, and creates the `Recurrence`."""
+        """Creates the `Recurrence` of a cell module, with an example call made from the sizes.
+
+        inputs, hidden: numbers of features. paired: whether the state is a pair (h, c).
+        extra: the number of features that the cell gets after the inputs, such as a mask.
+        statics: an example of its statics (values for all steps). options: other arguments of `Recurrence`.
+        """
         state = torch.zeros(1, hidden)
         example = torch.zeros(1, inputs + extra), (state, state) if paired else state
         super().__init__(cell, example, statics=statics, **options)
@@ -59,7 +58,7 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
-        """Creates the layers. eps: a number that is added to variances."""
+        """Creates the matrices and the norms of the cell. eps: a number that is added to variances."""
         super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -67,7 +66,7 @@ class LayerNormLSTMCell(nn.Module):
         self.norm_c, self.bias = nn.LayerNorm(hidden, eps), nn.Parameter(torch.zeros(4 * hidden))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """Computes the next h and c from an input and the state."""
+        """Computes a step of the LSTM with layer normalisation: the next (h, c) from x and (h, c)."""
         h, c = state
         gates = self.norm_h(self.from_h(h)) + self.norm_x(self.from_x(x)) + self.bias
         f, i, o, g = gates.chunk(4, -1)
@@ -108,7 +107,10 @@ class ZoneoutGRUCell(nn.Module):
         self.cell = nn.GRUCell(inputs, hidden)
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes the next h: a mix of h and the GRU's, by x's mask in training, by `zoneout` otherwise."""
+        """Computes a step of the GRU with zoneout: the next h, a mix of h and the GRU's.
+
+        The share of h comes from the mask in x in training, and is `zoneout` otherwise.
+        """
         kept = x[..., self.inputs :] if self.training else self.zoneout
         return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
 
@@ -153,12 +155,12 @@ class VariationalLSTMCell(nn.Module):
     """One step of `VariationalLSTM`, whose statics are the masks of x and h."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        """Creates the LSTM cell."""
+        """Creates the LSTM cell that is called with masked inputs."""
         super().__init__()  # type: ignore[misc]
         self.cell = nn.LSTMCell(inputs, hidden)
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
-        """Computes the next h and c from an input, the state (h, c) and the dropout masks of x and h."""
+        """Computes a step of the LSTM, the next (h, c), with dropout masks of x and h as `statics`."""
         (h, c), (of_x, of_h) = state, statics
         return self.cell(x * of_x, (h * of_h, c))
 
@@ -211,7 +213,7 @@ class MinimalGatedUnitCell(nn.Module):
         self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes the next h from an input and the state."""
+        """Computes a step of the minimal gated unit: the next h from the input x and the state h."""
         f = sigmoid(self.gate(torch.cat([h, x], -1)))
         return (1 - f) * h + f * tanh(self.candidate(torch.cat([f * h, x], -1)))
 
@@ -246,7 +248,7 @@ class PeepholeLSTMCell(nn.Module):
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """Computes the next h and c from an input and the state."""
+        """Computes a step of the LSTM with peepholes: the next (h, c) from x and the state (h, c)."""
         h, c = state
         i, f, g, o = (self.from_x(x) + self.from_h(h)).chunk(4, -1)
         p_i, p_f, p_o = self.peephole.unbind(0)

@@ -141,7 +141,11 @@ class Recurrence(torch.nn.Module):
         return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
 
     def looped(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step as a loop of PyTorch's operations, on any device; returns outputs and last states."""
+        """Runs the step as a loop of PyTorch's operations, on any device.
+
+        given: the sequences. states, statics: tensors with an entry for each sequence; no states are zeros.
+            Returns the outputs, then the last states, as a list of tensors.
+        """
         _, memory, still = self._example
         lead = given.place.lead
         data = given.data.flatten(0, lead - 1)

@@ -45,7 +45,7 @@ def to(dtype: str, values: Sequence[Any]) -> list[Any]:
 
 
 def as_bool(value: Any) -> Any:
-    """Converts a value to booleans: true where it is not zero."""
+    """Converts a value to booleans (true where it is not zero), as logical operations of PyTorch do."""
     return value if value.dtype == np.bool_ else value != 0
 
 
@@ -92,7 +92,7 @@ def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def truncate(x: Any) -> Any:
-    """Rounds x towards zero."""
+    """Rounds x towards zero, as ATen's `trunc` does."""
     return numpy.where(x < 0, np.ceil(x), np.floor(x))
 
 
@@ -132,12 +132,12 @@ def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
 
 
 def power(x: Any, exponent: float) -> Any:
-    """Computes x to the power of a constant exponent."""
+    """Computes ATen's `pow` for a constant exponent: x ** exponent."""
     return rsqrt(x) if exponent == -0.5 else np.power(x, exponent)
 
 
 def power_of(base: float, exponent: Any) -> Any:
-    """Computes a constant base to the power of a value; refuses bases that are not positive."""
+    """Computes ATen's `pow` for a constant base; refuses bases that are not positive, and integers."""
     if base <= 0:
         raise refuse(
             f"{base} to the power of a value is not an operation of a step: the base must be above 0"
@@ -187,7 +187,7 @@ def axes(x: Any, dim: Any) -> tuple[int, ...]:
 
 
 def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the sum over feature axes, as NumPy does for values of a net."""
+    """Computes the sum over the feature axes `dim`; None is all of them."""
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
 
 
@@ -202,17 +202,17 @@ def along(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the mean over feature axes."""
+    """Computes the mean over the feature axes `dim`; None is all of them."""
     return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the maximum over feature axes."""
+    """Computes the maximum over the feature axes `dim`; None is all of them."""
     return numpy.max(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the minimum over feature axes."""
+    """Computes the minimum over the feature axes `dim`; None is all of them."""
     return numpy.min(x, axis=axes(x, dim), keepdims=keepdim)
 
 

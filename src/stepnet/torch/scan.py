@@ -229,7 +229,7 @@ def checked(value: Any, what: str) -> Any:
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
-        """Checks and converts one tensor."""
+        """Checks one tensor; returns it in float32 if it is in half precision under autocast."""
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")

@@ -128,7 +128,9 @@ def dense_batch(first: int, second: int, time_major: bool) -> Batch:
 
 
 def packed(value: Any) -> ModuleSequences:
-    """Reads a `PackedSequence`, in whose data the longest sequence comes first."""
+    """Reads a `PackedSequence`: returns its data, in which the longest sequence comes first, the positions of
+    the sequences, and how to return outputs.
+    """
     data, sizes, order, back = value
     rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
 
@@ -147,7 +149,11 @@ def packed_batch(total: int, counts: Array) -> Batch:
 
 
 def nested(value: Any) -> ModuleSequences:
-    """Reads the sequences of a jagged nested tensor [batch, steps, features...]."""
+    """Reads a jagged nested tensor [batch, steps, features...]: returns its data, the positions of the
+    sequences, and how to return outputs.
+
+    Raises `InputError` for other nested tensors.
+    """
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"

@@ -42,7 +42,7 @@ class TorchStep:
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Traces the user's step; returns its output and next memory, as values of the net that is built."""
+        """Traces the user's step on values of a net; returns its output and next memory as such values."""
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
         names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]

@@ -73,7 +73,10 @@ def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
 
 
 def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step of a cell in machine code; returns its next states. value: the input. states: h (c)."""
+    """Runs one step of a cell in machine code. value: the input. states: h, or h and c.
+
+    Returns the next states as a list.
+    """
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]
     value, *states = as_cast(weights[0].dtype, value, *states)

@@ -98,7 +98,7 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """Computes y = (memory + u B) C, and the sum of z times the memory's own part of y.
+    """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
 
     x: a dict with u, B, C and z. narrow: the dtype of y.
     """

@@ -91,6 +91,6 @@ def root_mean_square_normed(x: Any, eps: float) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """Computes a linear layer as `torch.nn.Linear` does. bias: None for no bias."""
+    """Computes a linear layer in a step, as `torch.nn.Linear` does. bias: None for no bias."""
     y = x @ weight.T
     return y if bias is None else y + bias

@@ -107,7 +107,7 @@ def config_of(kind: Any, options: Any) -> Any:
 
 @lru_cache
 def named(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Lists the names of a function's arguments, without **kwargs."""
+    """Lists the names of a function's arguments, without **kwargs, to compare and call functions."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
 

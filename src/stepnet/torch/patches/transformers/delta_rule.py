@@ -40,7 +40,7 @@ class Delta:
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory [rows, heads, key, value] from x: q, k, v, g and beta."""
+        """Computes a step: the output and the next state [rows, heads, key, value] from q, k, v, g, beta."""
         q, k = (unit_vectors(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
         heads, shared = int(x["v"].shape[1]), int(k.shape[1])
@@ -64,8 +64,10 @@ class DeltaLayer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
-        channels, kernel], and the state [rows, heads, key, value].
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+
+        memory: the last inputs of the convolution [rows, channels, kernel], and the state [rows, heads, key,
+            value].
         """
         window, state = memory
         heads, key, value = state.shape[1:]

@@ -61,7 +61,7 @@ class StateSpace:
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory from the inputs x, dt, B, C and perhaps z."""
+        """Computes a step of Mamba: the output and the next memory from inputs x, dt, B, C and perhaps z."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -79,7 +79,7 @@ class MambaLayer:
     eps: tuple[float, ...]
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory.
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
 
         Args:
             x: The input x [rows, features].
@@ -125,8 +125,10 @@ class Mamba2Layer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
-        channels, kernel], and h [rows, heads, features, states].
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+
+        memory: the last inputs of the convolution [rows, channels, kernel], and h [rows, heads, features,
+            states].
         """
         window, h = memory
         heads, features, states = h.shape[1:]

@@ -43,6 +43,7 @@ class ClassPatch:
     tokens: bool = False
 
     def __bool__(self) -> bool:
+        """Tells whether stepnet replaces any function of the class."""
         return bool(self.run) or self.tokens
 
 
@@ -102,7 +103,10 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
-    """Lists the functions that a class's forward calls and stepnet has, as (name, theirs, entry, None)."""
+    """Lists the functions that a class's forward calls and stepnet replaces.
+
+    Each is (name, the function of transformers, table entry of the replacement, None).
+    """
     own = innermost(kind.forward).__globals__
     return [
         (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
@@ -110,7 +114,10 @@ def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
-    """Lists the methods of a class that stepnet replaces, as (name, theirs, table entry, defining class)."""
+    """Lists the methods of a class that stepnet replaces.
+
+    Each is (name, the method of transformers, table entry of the replacement, the class that defines it).
+    """
     parts = ((*name.split("."), row) for name, row in METHODS.items())
     return [
         (name, getattr(kind, name), row, base)
@@ -131,7 +138,7 @@ def without_functions(kind: Any) -> str | None:
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """Returns the names that a method's code uses; empty for other members of a class."""
+    """Returns the names that a method's code uses, to find methods of caches; empty for other members."""
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 
@@ -175,7 +182,7 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the forward of the two that applies now."""
+        """Calls transformers' forward while a graph is recorded, and stepnet's otherwise."""
         return (theirs if is_recorded() else ours)(self, *args, **kwargs)
 
     return forward

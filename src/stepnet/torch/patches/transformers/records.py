@@ -94,7 +94,7 @@ class TokenLayer:
         return None
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """Reads the step's options from a layer."""
+        """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes."""
         return tuple(getattr(part_of(module, part), name) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class MatrixLSTM:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory (C, n, m) from the inputs q, k, v, i and f."""
+        """Computes a step of the mLSTM: the output and the next memory (C, n, m) from q, k, v, i and f."""
         query = x["q"] * x["q"].shape[-1] ** -0.5
         output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
