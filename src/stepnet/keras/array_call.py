@@ -99,7 +99,7 @@ def mask_of(mask: Any, x: Any) -> Any:
 
 
 def fits(size: int | None, expected: int | None) -> bool:
-    """Tells whether two sizes of an axis can be equal; None, a size that is not known yet, fits any."""
+    """Tells whether two sizes of an axis can be equal; None, a size that is not known yet, fits any other."""
     return size is None or expected is None or size == expected
 
 

@@ -108,7 +108,7 @@ class ArrayNet:
         return ArraySteps.of(self.settings, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the forward pass; returns the results, then the values that the backward pass reads."""
+        """Runs the forward pass on inputs `arrays`; returns results, and then the values to save."""
         steps, count = self.steps(arrays, mask), len(self.types)
         given = inward(steps, arrays, self.inputs, self.outputs[0])
         made = self.halves.forward(given, steps.call(), AUTO)
@@ -135,6 +135,7 @@ class ArrayNet:
 def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
     """Converts inputs and cotangents from Keras' layout to that of a net: values of all steps end to end.
 
+    steps: the steps that run. types: of the arrays in the net.
     outputs: positions of cotangents of a layer's outputs, which are summed where masked steps repeat an
         output.
     """
@@ -145,7 +146,10 @@ def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Se
 
 
 def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
-    """Converts results and gradients from a net's layout to Keras'. outputs: positions of layers' outputs."""
+    """Converts results and gradients from the layout of a net to Keras' layout; the transpose of `inward`.
+
+    steps: the steps that run. types: of the arrays in the net. outputs: positions of a layer's outputs.
+    """
     return [
         steps.spread(array) if place in outputs else steps.outward(array) if type_.extent == STEPS else array
         for place, (array, type_) in enumerate(zip(arrays, types, strict=True))
@@ -161,7 +165,7 @@ class ArrayLoop:
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
-        """Compiles a recurrence. settings: how the loop returns outputs."""
+        """Compiles the recurrence of a layer to a loop on arrays. settings: how the loop returns outputs."""
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
@@ -169,7 +173,7 @@ class ArrayLoop:
         return cls(ArrayNet(program.net, ((), (0,)), program.ends.statics, settings), program)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the net without gradients; returns the outputs, or only the last, and the final states."""
+        """Runs the net on its inputs `arrays` without gradients; returns outputs (or the last), states."""
         net = self.net
         steps, program = net.steps(arrays, mask), self.with_weights(arrays)
         call = call_on(program, inward(steps, arrays, net.inputs, ()), steps.call(), None)

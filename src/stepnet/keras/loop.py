@@ -51,7 +51,10 @@ def inner_loop(
 def compiled_or_own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call compiled, or by Keras' own loop (`theirs`) if the backend refuses it; records which."""
+    """Runs a call compiled, or by Keras' own loop (`theirs`) if the backend refuses it; records which.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     try:
         run = backend.prepare(layer, packed, states, mask, training)
     except StepError as error:
@@ -64,7 +67,10 @@ def compiled_or_own_loop(
 def own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call by Keras' own loop (`theirs`), and marks the layer so that nested calls do so too."""
+    """Runs a call by Keras' own loop (`theirs`), and marks the layer so that nested calls do so too.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     token = OWN_LOOP.set(layer)
     try:
         return theirs(packed.parts, states, mask, training)

@@ -57,7 +57,7 @@ class MaskedSteps:
         return flat if self.picked is None else flat.index_select(0, self.picked)
 
     def outputs(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Converts outputs of the net to Keras' [batch, time, ...], in the order in which the steps ran.
+        """Converts the net's outputs (`values`) to Keras' [batch, time, ...], in the order the steps ran.
 
         reverse: the steps ran from last to first. zero: the output of a masked step is zero; otherwise the
             output of the step before is repeated.
@@ -88,7 +88,7 @@ class MaskedSteps:
         return (np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     def last(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Returns the last outputs [batch, ...] as Keras does: zeros for a row without steps.
+        """Returns the last of the net's outputs (`values`) as Keras does, [batch, ...]: zeros without steps.
 
         reverse: the steps ran from last to first. zero: zeros also for a row whose last step is masked.
         """

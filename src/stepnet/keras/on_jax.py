@@ -93,12 +93,13 @@ def differentiable(
     """Converts a function of arrays to a function of JAX tensors, with the gradients of a net.
 
     The result takes a mask or None, the inputs of the net, and further tensors, which get no gradients.
-    flat: the types of results after those of the net, [total, ...], which have no gradients either.
+    function: computes the results of the net. flat: the types of results after those of the net, [total,
+        ...], which have no gradients either.
     """
     given = len(net.types) + len(flat)
 
     def results(mask: Any, tensors: Tensors, further: Tensors) -> list[Any]:
-        """Calls the function without gradients."""
+        """Calls the function on the net's inputs and further tensors, without gradients."""
         return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
@@ -107,7 +108,7 @@ def differentiable(
         return made[:given], (mask, tensors, made)
 
     def backward(kept: Any, cotangents: list[Any]) -> tuple[Any, ...]:
-        """Returns the gradients of the tensors, and None for the mask and the further tensors."""
+        """Returns the gradients of `tensors`, and None for `mask` and `further`, from what `forward` kept."""
         mask, tensors, made = kept
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)

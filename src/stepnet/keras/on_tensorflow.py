@@ -83,7 +83,7 @@ def run(call: ArrayCall, training: bool) -> Results:
         )
 
         def gradients(*cotangents: Any) -> list[Any]:
-            """Computes the gradients of the tensors."""
+            """Computes the gradients of the tensors from the results' cotangents, for TensorFlow."""
             return gradients_of(net, tensors, mask, cotangents, made if training else None)
 
         return made[: len(net.types)], gradients
@@ -101,6 +101,7 @@ def gradients_of(
 ) -> list[Any]:
     """Returns the gradient of each input of a net; None for inputs that get none.
 
+    tensors: the inputs. cotangents: those of the results.
     kept: the results and saved values of the forward pass; None repeats it.
     """
     count, kept = len(tensors), run_forward(net, tensors, mask) if kept is None else kept
@@ -109,7 +110,7 @@ def gradients_of(
         """Returns the gradients, and the function from their cotangents to second gradients."""
 
         def second(*upstream: Any) -> list[Any]:
-            """Computes the gradients of the gradients."""
+            """Computes the gradients of the gradients, for TensorFlow."""
             return gradients_of(net.gradient, given, mask, upstream, None)
 
         return call_arrays(net.gradients, net.wanted_types, [*given, *kept], mask), second

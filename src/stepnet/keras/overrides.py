@@ -103,7 +103,7 @@ def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any
 
 
 def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
-    """Returns the replacements for methods of a Keras class, or a subclass, by method name."""
+    """Returns the replacements for methods of a class of Keras (`kind`) or a subclass, by method name."""
     return next(known for base, known in OVERRIDES.items() if issubclass(kind, base))
 
 

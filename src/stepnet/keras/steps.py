@@ -179,8 +179,10 @@ def trace_cell(
 ) -> tuple[RNN, tuple[Any, ...]]:
     """Traces a cell; returns its recurrence and the variables that it reads, in the order of its parameters.
 
-    The trace is repeated until all variables that the step reads are known. options: arguments of `RNN`.
-    Raises `StepError` for a cell that cannot be traced, with the operation and the line.
+    The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
+    that cannot be traced, with the operation and the line.
+
+    arguments: an example of the arguments of a step. options: arguments of `RNN`.
     """
     with step_errors():
         build_layers_of(cell, arguments, training)
@@ -202,7 +204,10 @@ def trace_cell(
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
-    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do."""
+    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do.
+
+    arguments: an example of the arguments of a step.
+    """
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
             call_cell(cell, arguments.x, arguments.states, training)

@@ -117,7 +117,7 @@ def spec_of(tensor: Any) -> Spec:
 
 
 def runnable_of(rnn: RNN) -> DifferentiableLayers:
-    """Compiles a recurrence to the object that runs it over PyTorch's tensors, with gradients."""
+    """Compiles a recurrence (`rnn`) to the object that runs it over PyTorch's tensors, with gradients."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)

@@ -73,7 +73,7 @@ def title(module: Any) -> str:
 
 
 def origin_of(kind: Any) -> Origin | None:
-    """Returns the `Origin` (original class and its functions) of a class that a patch made; else None."""
+    """Returns the `Origin` (original class, functions) of a class that a patch made (`kind`), or None."""
     return getattr(kind, "stepnets", None)
 
 

@@ -87,9 +87,10 @@ class StrictShapeEnv(shapes.ShapeEnv):
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluates an expression of sizes for PyTorch, in place of `ShapeEnv.evaluate_expr`; raises
-        `StepError` if it depends on the number of rows or steps, for which one graph must hold whatever
-        they are.
+        """Evaluates an expression of sizes for PyTorch; raises `StepError` if it depends on the number of
+        rows or steps, for any of which the graph must hold.
+
+        arguments: the expression and its options, as of `ShapeEnv.evaluate_expr`.
         """
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)

@@ -170,7 +170,7 @@ def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Pl
 
 
 def is_last(call: ReplayedNode, index: Any) -> bool:
-    """Tells whether integers are computed as `lengths - 1` in the net: the indices of the last steps."""
+    """Tells whether integers (`index`) are computed as `lengths - 1` in the net: the last steps."""
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)

@@ -95,6 +95,8 @@ class DifferentiableLayers:
 
         Returns the net's results, those per step as [total, ...], followed by the values saved for the
         gradients of the inputs at the positions `wanted`. An empty `wanted` runs without gradients.
+
+        place: the form of the first input, the data, and the positions of the sequences in it.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, batch = inputs[0], place.batch(inputs[0])
@@ -148,7 +150,7 @@ class Parameters:
 
     @classmethod
     def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "Parameters":
-        """Copies a module's parameters (`tensors`) and binds the compiled layers to the copies."""
+        """Copies a module's parameters (`tensors`) and binds its compiled form (`runnable`) to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
@@ -174,7 +176,9 @@ class BoundModule:
         self.latest: Parameters | None = None
 
     def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> Parameters:
-        """Returns the program bound to these parameters (`tensors`); makes it anew if they have changed."""
+        """Returns the compiled module (`runnable`) bound to the parameters `tensors`; binds it anew if they
+        have changed since the latest call.
+        """
         latest = self.latest
         if latest is None or not latest.are(runnable, tensors):
             latest = self.latest = Parameters.of(runnable, tensors)

@@ -137,7 +137,10 @@ class Standing:
     program: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node."""
+        """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node.
+
+        input, hx: the sequences and the initial states, as of that forward. Returns what that returns.
+        """
         module, packed = self.module, isinstance(input, PackedSequence)
         data = input.data if packed else input
         weights = [getattr(module, name) for name in module._flat_weights_names]
@@ -159,7 +162,7 @@ class Standing:
         return input._replace(data=outputs) if packed else outputs, in_form(module, final)
 
     def check(self, data: Any, packed: bool) -> None:
-        """Raises `StepError` for dropout between layers, and for data without a batch axis."""
+        """Raises `StepError` for dropout between layers, and for data without batch axis unless `packed`."""
         module = self.module
         if module.training and module.dropout and module.num_layers > 1:
             raise StepError(RANDOM)
@@ -170,7 +173,10 @@ class Standing:
             )
 
     def results(self, given: Any, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Replaces `Recurrence.results` in a trace: adds a graph node; returns outputs and last memories."""
+        """Replaces `Recurrence.results` in a trace: adds a graph node.
+
+        given: the sequences. states, statics: a tensor for each. Returns the outputs, then the last memories.
+        """
         module, data = self.module, given.data
         if given.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
@@ -321,7 +327,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
-    """Returns empty tensors like the results of the operator `packed`: steps without padding, batch sizes."""
+    """Returns empty tensors like the results of the operator `packed`: steps without padding, batch sizes.
+
+    x, lengths: the padded steps, and the lengths of the sequences. time: the axis of the steps in x.
+    """
     total = x.shape[0] * x.shape[1]
     return x.new_empty(total, *x.shape[2:]), lengths.new_empty(x.shape[time])
 
@@ -329,14 +338,15 @@ def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
 def padded_shapes(data: Any, counts: Any, rows: Any, time: int) -> Any:
     """Returns empty tensors like the results of the operator `padded`: padded steps, and lengths.
 
-    rows: the number of sequences. time: the axis of the steps in the result, 0 or 1.
+    data, counts: steps without padding, and batch sizes. rows: the number of sequences. time: the axis of the
+        steps in the result, 0 or 1.
     """
     lead = (rows, counts.shape[0]) if time else (counts.shape[0], rows)
     return data.new_empty(*lead, *data.shape[1:]), counts.new_empty(rows)
 
 
 def sorted_shapes(x: Any) -> Any:
-    """Returns empty tensors like the results of the operator `sorted`: the values, and their positions."""
+    """Returns empty tensors like the results of the operator `sorted` in a trace: values, and positions."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
 
 

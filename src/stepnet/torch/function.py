@@ -198,12 +198,12 @@ class QuickFunction(torch.autograd.Function):
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the tensors that require a gradient; None entries do not."""
+    """Returns the positions of the tensors that require a gradient, which a call must compute."""
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
 def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the floating-point tensors, which may have a gradient; None entries do not."""
+    """Returns the positions of the floating-point tensors, those that can require a gradient."""
     return tuple(
         place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
     )
@@ -221,7 +221,7 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net's forward pass on tensors; returns its results, then the values saved for backward."""
+    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values."""
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -229,7 +229,7 @@ def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple
 def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Runs the backward pass of a net; returns the gradients as tensors.
+    """Runs a net's backward pass (of `run`); returns the gradients as tensors.
 
     tensors: the net's inputs. cotangents: those of its floating-point results. saved: the values that its
         forward pass saved.

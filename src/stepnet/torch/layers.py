@@ -38,7 +38,11 @@ class LayerForward:
             self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs the module as torch.nn's forward does; returns the outputs and the last states."""
+        """Runs the module on sequences, from states `hx`; returns the outputs and the last states.
+
+        Sequences on other devices than the CPU, and tools that record torch.nn's layers, run torch.nn's own
+        forward.
+        """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
@@ -89,7 +93,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
 
 
 def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
-    """Raises PyTorch's own errors for sequences and initial states that do not fit the module."""
+    """Raises PyTorch's own errors for sequences (`given`) and initial states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
     known = given.place.form != "packed" or not makes_graph()
     if states and known:  # else the operator checks them when the graph runs
@@ -107,7 +111,7 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, given: ModuleSequences, data: Any) -> list[Any]:
-    """Makes the initial states, zeros, of a module that was called without states; `data` has their dtype."""
+    """Makes initial states, zeros in the dtype of `data`, for a call on sequences (`given`) without any."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]

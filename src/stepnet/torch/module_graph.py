@@ -138,7 +138,8 @@ class ModuleArgument:
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
         """Describes an argument by its value in the example; raises `InputError` for wrong letters or axes.
 
-        letters: a letter for each axis, as the caller gave them. is_lengths: whether it holds the lengths.
+        name: for messages. letters: one for each axis, as callers state them. is_lengths: whether it has the
+            lengths.
         """
         tensors = leaves(value)
         are = [isinstance(tensor, torch.Tensor) for tensor in tensors]
@@ -336,7 +337,7 @@ class TracedModule:
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
     def argument(self, form: ModuleArgument, tensors: Any) -> Any:
-        """Builds one argument of the module for a call, with the next tensors of the iterator `tensors`."""
+        """Builds one argument of the module by its description, with the next tensors of an iterator."""
         if form.kind == "fixed":
             return form.value
         return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])

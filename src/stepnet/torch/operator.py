@@ -113,7 +113,8 @@ def in_graph(
     Returns the recurrence's results, as tensors of that graph.
 
     key: names the module, for `runnable_of`. place: the positions of the sequences in `data`.
-    outputs: the number of results that have one entry per step; they come first.
+    outputs: the number of results that have one entry per step; they come first. The others are the final
+        memories, one for each of `memories`.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
@@ -186,7 +187,7 @@ def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
 
 
 def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """Returns the types of the operator's results: the net's, and those of values saved for gradients."""
+    """Returns the types of the operator's results: the net's, and with gradients (`wanted`) saved values."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)
 
@@ -208,9 +209,9 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 
 
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer.
-
-    It also records their types, so that the operator notices if the module has changed since.
+    """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer. It takes
+    that operator's arguments, and records the results' types, so that the operator notices if the module
+    has changed since.
     """
     runnable = runnable_of(key)
     KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
@@ -218,7 +219,7 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of `recurrence_backward`, for PyTorch's tracer."""
+    """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
     return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).second.net, form, inputs)
 
 

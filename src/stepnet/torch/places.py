@@ -38,7 +38,7 @@ def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
 
 
 def along(x: Any, dim: int, part: Any) -> Any:
-    """Indexes x along one axis. part: the index: an integer, a slice or a list of integers."""
+    """Indexes x along axis `dim` alone. part: the index: an integer, a slice or a list of integers."""
     index = [slice(None)] * x.ndim
     index[dim] = part
     return x[tuple(index)]
@@ -103,7 +103,7 @@ def constant_of(value: Any) -> Any:
 
 
 def embedded(table: Any, index: Any, *_: Any) -> Any:
-    """Computes ATen's `embedding`: takes entries of the first axis of a parameter at integers."""
+    """Computes ATen's `embedding`: takes entries of the first axis of a parameter `table` at integers."""
     return numpy.take(table, index, axis=0)
 
 
@@ -116,7 +116,7 @@ def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
-    """Computes ATen's `index_select`: features at constant indices, or entries of a parameter at integers."""
+    """Computes ATen's `index_select`: features of x at constant indices, or rows of a table at integers."""
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)

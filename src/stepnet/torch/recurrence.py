@@ -72,7 +72,7 @@ class Recurrence(torch.nn.Module):
         reverse: bool = False,
         checkpoint: Checkpoint = None,
     ) -> None:
-        """Traces the step once to check it, registers its parameters, and compiles it."""
+        """Traces a step to check it, registers its parameters with the module, and compiles it."""
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
@@ -285,7 +285,7 @@ class Recurrence(torch.nn.Module):
 
 
 def parts(value: Any, example: Any, what: str) -> list[Any]:
-    """Returns the tensors of a state or of statics as a list.
+    """Returns the tensors of `value`, a state or statics (values for all steps), as a list.
 
     Raises `InputError` for another structure than the example's. what: the argument's name, for messages.
     """

@@ -195,7 +195,7 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
-        """Evaluates the arguments of a node; arguments that it does not have get the schema's defaults."""
+        """Makes the record of a node, with its arguments evaluated and the schema's defaults for others."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {

@@ -126,7 +126,7 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Computes the cosine of the angle between vectors along an axis, from basic operations."""
+    """Computes `torch.cosine_similarity` along an axis from basic operations, in place of PyTorch's."""
     lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
     return (a / lengths[0] * (b / lengths[1])).sum(dim)
 

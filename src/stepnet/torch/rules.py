@@ -257,10 +257,12 @@ def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: 
 
 
 def layer_norm(x: Any, shape: Sequence[int], scale: Any, shift: Any, epsilon: float) -> tuple[Any, Any, Any]:
-    """Normalises x to mean 0 and variance 1 over its last axes, then scales and shifts it.
+    """Normalises x to mean 0 and variance 1 over its last axes, then scales and shifts it, as ATen's
+    `native_layer_norm`.
 
     Returns the result, the mean, and 1 / standard deviation. shape: the sizes of the axes. scale, shift: or
     None.
+    epsilon: a number that is added to the variance.
     """
     last = list(range(-len(shape), 0))
     middle = mean(x, last, True)

@@ -168,7 +168,7 @@ class Scan(torch.nn.Module):
         return rebuild(self._rnn.params, values)
 
     def kept(self, tensors: list[Any]) -> ScanCalls:
-        """Returns the compiled programs for parameters of these shapes and dtypes, made at first use."""
+        """Returns the compiled programs for parameters with the shapes and dtypes of `tensors`; cached."""
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
         if key not in kept:

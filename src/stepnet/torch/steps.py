@@ -30,7 +30,7 @@ class CellForward:
         super().__init__(*args, **kwargs)
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs one step and returns the next state, as the forward of the class in torch.nn does."""
+        """Runs a step on `input` from the state `hx`; returns the next state, as torch.nn's cell does."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
@@ -55,7 +55,7 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c for the mode "LSTM", from the argument `hx` of a cell; zeros if that is None."""
+    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of `value`."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -63,7 +63,9 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 
 def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Tells whether input and states have the shapes of one step of the cell, of which no size is zero."""
+    """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
+    zero, so that machine code can run it.
+    """
     if not (module.input_size and module.hidden_size):
         return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):

@@ -119,7 +119,7 @@ def check_module(module: Any) -> None:
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:
-    """Returns the features and dtype of an example tensor [rows, features...]. kind: its name in messages."""
+    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]. kind: for messages."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
         what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
         raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")

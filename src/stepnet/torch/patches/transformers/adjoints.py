@@ -185,7 +185,10 @@ def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
 
 
 def later(differences: Any, last: Any) -> Any:
-    """Sums [rows, steps, ...] from each step to the last one and adds `last`, for gradients of decays."""
+    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...].
+
+    The result is the gradient of a decay at each step.
+    """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 
 
@@ -226,7 +229,7 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
-        """Runs the delta rule in float64; returns the outputs, the last state, and w for backward."""
+        """Runs the gated delta rule in float64; returns the outputs, the last state, and w for backward."""
         o, w, last = run(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)

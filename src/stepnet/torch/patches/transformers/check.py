@@ -57,7 +57,7 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Compares a class of layers with its step for single tokens in `table.LAYERS`, before tokens run so.
+    """Compares a class of layers (`kind`) with its step for single tokens in `table.LAYERS`.
 
     Returns how they differ, as text; None if they are equal. A small layer with random numbers runs three
     tokens itself, and then a fourth one both ways.

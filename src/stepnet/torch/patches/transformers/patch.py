@@ -175,7 +175,7 @@ def accelerated(kind: Any) -> Any:
 
 
 def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
-    """Makes a forward that runs transformers' own while a graph is recorded, and stepnet's at other times.
+    """Makes a forward that runs transformers' own (`theirs`) while a graph is recorded, and else `ours`.
 
     torch.compile looks up globals in a function's file, and would not find stepnet's.
     """

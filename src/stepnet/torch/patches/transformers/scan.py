@@ -70,7 +70,7 @@ class ScanKey:
 
 @lru_cache(MOST_KEPT)
 def scan_of(kind: ScanKey) -> NetRun:
-    """Compiles the net for a key, once, to run with and without gradients."""
+    """Compiles the net for a key (`kind`), once, to run with and without gradients."""
     program = kind.program()
     return NetRun(program, Differentiable(program.net))
 

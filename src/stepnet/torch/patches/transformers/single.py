@@ -35,7 +35,7 @@ class Single:
         self.bound: Bound | None = None
 
         def arrays(values: Sequence[int], places: Sequence[int]) -> list[np.ndarray]:
-            """Makes arrays of zeros for the values of the net at these positions in `values`."""
+            """Makes arrays of zeros for the inputs or results (`values`) of the net at these positions."""
             types = [net.type_of(values[place]) for place in places]
             return [np.zeros((rows, *type_.shape), type_.dtype) for type_ in types]
 
@@ -59,7 +59,7 @@ class Single:
             self.run = self.bound.again(self.call, self.into)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Copies the inputs in (zeros for None), and runs the step, which leaves its results in `results`."""
+        """Runs the step on `tensors`, its inputs (None: zeros), and leaves the results in `results`."""
         for own, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
                 own.zero_()

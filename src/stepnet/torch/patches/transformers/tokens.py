@@ -165,7 +165,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
 
 
 def has_global_hooks() -> bool:
-    """Tells whether PyTorch has hooks for all modules, which the parts of a layer would have to call."""
+    """Tells whether PyTorch has hooks for all modules, which a layer that runs as one step would skip."""
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
