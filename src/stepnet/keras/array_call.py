@@ -45,7 +45,7 @@ class ArrayCall:
         check(layer, x, flat)
         given: str = keras.backend.standardize_dtype(flat[0].dtype)
         dtype = FULL.get(given, given)
-        x = ops.cast(ops.cast(x, given), dtype)  # rounded as Keras does
+        x = ops.cast(ops.cast(x, given), dtype)  # Keras rounds to this dtype
         masks = read_dropout_masks(cell) if training else {}
         begin, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
         weights = [ops.cast(variable.value, dtype) for variable in cell.weights]

@@ -124,7 +124,7 @@ class ArrayNet:
         steps = self.steps(given[:count], mask)
         given = inward(steps, given, types, ours)
         of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
-        # The results of the steps that ran were not changed on their way through the backend.
+        # The backend returns the results of the steps that ran unchanged, so they are not saved again.
         saved = [
             steps.inward(kept[place]) if place in of_steps else kept[place] for place in self.halves.saved
         ]

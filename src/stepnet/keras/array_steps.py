@@ -128,7 +128,7 @@ class ArraySteps:
             latest = np.where(latest == time, -1, latest)
         else:
             latest = np.maximum.accumulate(np.where(self.valid, steps, -1), axis=1)
-        if self.order is not None:  # moved together, a step has the index of its rank among those that ran
+        if self.order is not None:  # the steps that run were moved together: their index is their rank
             latest = np.where(latest < 0, -1, np.take_along_axis(self.valid.cumsum(1) - 1, latest, 1))
         return np.where(latest < 0, -1, np.arange(batch)[:, None] * time + latest).reshape(-1)
 

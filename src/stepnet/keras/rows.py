@@ -172,7 +172,7 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
         or not has_its_axes(layer, shape)
         or getattr(layer, "quantization_mode", None) is not None
     ):
-        return False  # a quantised layer may scale by all rows
+        return False  # a quantised layer may compute its scale from all rows
     return rule(layer, shape) and len(layer.compute_output_shape(shape)) > 1
 
 

@@ -29,7 +29,7 @@ OWN: dict[Any, tuple[str, ...]] = {
 @cache
 def keras_attributes() -> frozenset[str]:
     """Lists the attributes that Keras itself sets on every layer, and that are no settings of a step."""
-    # Names and no random values: Keras numbers unnamed layers, and draws from one generator.
+    # With names and zeros, so that Keras' numbering of layers and its random numbers do not change.
     bare = keras.layers.Layer(name="bare")
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))

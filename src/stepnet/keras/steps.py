@@ -118,7 +118,7 @@ class VariableReads(overrides.TorchFunctionMode):
         if variable is not None:
             value = self.values.get_current_value(variable)
             return tensor if value is None else value
-        read = self.values.read.values()  # variables of a cell that is no layer are known only by their reads
+        read = self.values.read.values()  # a cell that is no layer does not list its variables
         if tensor.requires_grad and not any(tensor is known.value for known in read):
             raise StepError("the step reads a tensor that requires a gradient and is not a variable of Keras")
         return tensor
@@ -200,7 +200,7 @@ def trace_cell(
             rnn = trace(step, call, statics=statics, **options)
         if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
             return rnn, tuple(variables)
-        variables = step.read  # finds the variables of a cell that is no layer
+        variables = step.read  # a cell that is no layer does not list its variables
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:

@@ -162,7 +162,7 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
     if (answer := next((answer for answer in answers if answer is not None), None)) is not None:
         return answer.kind, answer.left
     if getattr(module, "original_name", kind.__name__) in {theirs.__name__ for theirs in OURS}:
-        # original_name: the class of what torch.jit.script makes
+        # torch.jit.script stores the name of the original class in original_name.
         return None, {"": f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"}
     return None, {}
 

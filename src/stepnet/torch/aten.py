@@ -189,7 +189,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "detach.default": plain(rules.detached, folded=True),
     "alias.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
     "lift_fresh_copy.default": plain(rules.itself, folded=True),
-    # over features
+    # along features
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
     "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place("min")),
     "cumprod.default": promoted(rules.along(np.cumprod)),
@@ -199,19 +199,19 @@ ATEN: Mapping[str, AtenOperation] = {
     "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
     "native_layer_norm.default": promoted(rules.layer_norm),
-    # features moved
+    # that move or split features
     "select.int": plain(places.along, on_axes=axis_rules.selected),
     "slice.Tensor": plain(places.sliced, on_axes=axis_rules.sliced),
     "split_with_sizes.default": plain(places.split_by_sizes),
     "flip.default": plain(places.flipped),
     "roll.default": plain(places.rolled),
     "slice_scatter.default": plain(places.slice_replaced, on_axes=axis_rules.replaced),
-    # at integers
+    # that index by integers
     "embedding.default": plain(places.embedded),
     "index.Tensor": AtenOperation(places.indexed, on_axes=axis_rules.indexed),
     "index_select.default": AtenOperation(places.picked, on_axes=axis_rules.picked),
     "gather.default": AtenOperation(places.gathered, on_axes=axis_rules.gathered),
-    # new values
+    # that make new values
     "empty.memory_format": AtenOperation(places.undefined),
     "empty_permuted.default": AtenOperation(places.undefined),
     "full.default": AtenOperation(places.filled),
@@ -220,7 +220,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "eye.default": AtenOperation(places.identity),
     "eye.m": AtenOperation(places.identity),
     "arange.start_step": AtenOperation(places.counted, on_axes=axis_rules.counted),
-    # axes
+    # on named axes
     "view.default": AtenOperation(on_axes=axis_rules.viewed),
     "_unsafe_view.default": AtenOperation(on_axes=axis_rules.viewed),
     "unsqueeze.default": AtenOperation(on_axes=axis_rules.viewed),

@@ -33,7 +33,7 @@ sym_node: Any = pytorch("torch.fx.experimental.sym_node")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
-# The numbers that PyTorch assumes for symbols; what depends on them is refused.
+# Example numbers for symbolic sizes, which PyTorch needs; code that depends on them is refused.
 HINTS = {"rows": 11, "sequences": 11, "steps": 13}
 
 TRUTHS = [
@@ -96,8 +96,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
             raise self.dependent(self.guards[-1].expr)
-        # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
-        # so itself: shapes that broadcast for 2 broadcast for any number.
+        # PyTorch assumes that each symbol is at least 2, so x.shape[0] == 1 is False without a guard. PyTorch
+        # itself may ask this, as shapes that broadcast for 2 broadcast for any number; the user may not.
         if arguments[0].free_symbols and asked_by_user():
             raise self.dependent(arguments[0])
         return value
@@ -109,7 +109,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
 
     def number(self, name: str) -> Any:
         """Makes a new symbolic size for tensors that are traced. name: "rows", "sequences" or "steps"."""
-        # A trace imports PyTorch's compiler in any case, which takes as long as all of stepnet.torch.
+        # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
@@ -212,7 +212,7 @@ def graph_of(
     """
     environment = StrictShapeEnv()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    mode.cache_enabled = False  # each graph has symbols of its own: to fill it takes longer than it saves
+    mode.cache_enabled = False  # no hits, as each graph has its own symbols
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
@@ -255,8 +255,8 @@ def smaller() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training,
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
-    # These are not decomposed: their parts would compute constant indices, use dtypes that a step lacks, join
-    # rows and positions in an axis, or hide that a gradient ends.
+    # These are not decomposed: the simpler operations would compute constant indices, use dtypes that a step
+    # lacks, join rows and positions in an axis, or hide that gradients stop.
     undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default, aten.detach.default)
     return {operation: rule for operation, rule in table.items() if operation not in undivided}
 

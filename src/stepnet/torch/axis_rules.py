@@ -175,7 +175,7 @@ def is_last(call: ReplayedNode, index: Any) -> bool:
         return False
     builder, number = index.value.builder, source_of(index.value)
     node = builder.nodes[number]
-    if node.operation == "maximum":  # an empty sequence has none
+    if node.operation == "maximum":  # at least 0, for empty sequences
         node = builder.nodes[source_of(Traced(builder, node.inputs[0]))]
     if node.operation not in ("subtract", "add"):
         return False
@@ -202,13 +202,17 @@ def indexed(call: ReplayedNode) -> Any:
 
 
 def picked(call: ReplayedNode) -> Any:
-    """Evaluates an `index_select` node of a PyTorch graph: reorders sequences. Returns None for features."""
+    """Evaluates an `index_select` node of a PyTorch graph: reorders sequences. Returns None for indices of
+    features, which the rule on features takes.
+    """
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
 
 def gathered(call: ReplayedNode) -> Any:
-    """Evaluates a `gather` node of a PyTorch graph: takes the last steps. Returns None for features."""
+    """Evaluates a `gather` node of a PyTorch graph: takes the last step of each sequence. Returns None for an
+    axis of features, which the rule on features computes.
+    """
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
         return None
@@ -220,20 +224,26 @@ def gathered(call: ReplayedNode) -> Any:
 
 
 def replaced(call: ReplayedNode) -> Any:
-    """Evaluates a `slice_scatter` node: replaces all sequences or steps. Returns None for features."""
+    """Evaluates a `slice_scatter` node of a PyTorch graph: replaces all sequences or steps. Returns None for
+    an axis of features, which the rule on features computes.
+    """
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Evaluates a cast or copy of an order of sequences: returns it unchanged; None for other values."""
+    """Evaluates a cast or copy of an order of sequences: returns it unchanged. Returns None for other values,
+    which the rule on features computes.
+    """
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
 
 
 def counted(call: ReplayedNode) -> Any:
-    """Evaluates an `arange` node: numbers the steps or the sequences. Returns None for a constant end."""
+    """Evaluates an `arange` node of a PyTorch graph: numbers the steps or the sequences. Returns None for a
+    constant end, which the rule on features computes.
+    """
     end_ = call.arguments["end"]
     if not is_size(end_):
         return None

@@ -82,7 +82,7 @@ class DifferentiableLayers:
             *parameters,
         ]
         wanted = wanted_of(inputs)
-        if transformed:  # what requires a gradient is known to each transform alone
+        if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
         results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]

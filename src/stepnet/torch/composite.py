@@ -74,7 +74,7 @@ class TracedLayers:
             for _, member in members:
                 method = method_of(member)
                 if method is not None:
-                    # Before the hooks: with them the step of a Recurrence would count as changed.
+                    # Before the hooks are added, which would count as a change of a Recurrence's step.
                     program = member.enter().program if isinstance(member, Recurrence) else None
                     changed.append((member, method))
                     member.__dict__[method] = getattr(Standing(self, member, program), method)

@@ -110,7 +110,7 @@ class NetRun:
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()
-        if transformed:  # what requires a gradient is known to each transform alone
+        if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
         elif torch.is_grad_enabled():
             wanted = wanted_of(inputs)
@@ -159,7 +159,7 @@ class NetFunction(torch.autograd.Function):
             torch.zeros(shape, dtype=dtype) if tensor is None else tensor
             for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
-        if torch.is_grad_enabled():  # they are to have a gradient themselves
+        if torch.is_grad_enabled():  # the gradients must have gradients themselves
             inputs = [*tensors, *known]
             gradients = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
         else:
@@ -253,7 +253,7 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
     """Makes tensors of arrays; an array is copied if it shares memory with another result or with `known`."""
     taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
     for array in arrays:
-        # A view has the array that it is of as its base, and all else lies in memory of its own.
+        # A view shares memory with its base; other arrays have memory of their own.
         shared = id(array) in taken or id(array.base) in taken
         tensors.append(tensor_of(array.copy() if shared else array))
         taken.add(id(array))

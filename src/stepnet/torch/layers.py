@@ -96,7 +96,7 @@ def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for sequences (`given`) and initial states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
     known = given.place.form != "packed" or not makes_graph()
-    if states and known:  # else the operator checks them when the graph runs
+    if states and known:  # otherwise the operator checks them when the graph runs
         module.check_forward_args(given.data, in_form(module, states), sizes)
     else:
         module.check_input(given.data, sizes)

@@ -27,7 +27,7 @@ def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
     shape = x.type.shape
-    # A parameter [1, n] stands for [rows, n]: its first axis is the rows.
+    # A parameter [1, n] broadcasts to [rows, n], so its first axis is not a feature.
     features = shape[1:] if len(shape) > len(result.features) else shape
     return in_every_row(broadcast_to_features(reshaped(x, features), result.features), len(result.features))
 

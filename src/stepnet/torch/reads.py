@@ -79,7 +79,7 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
     hidden = KEPT.union(ignored, *kept)
-    known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
+    known = package_of(type(module)) in ("torch", "stepnet")  # their private attributes are no settings
 
     def name(key: str) -> str | None:
         """Returns the name of an attribute; None for one that is left out."""

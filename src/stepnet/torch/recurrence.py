@@ -76,7 +76,7 @@ class Recurrence(torch.nn.Module):
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
-        trace(step, example, statics=statics, reverse=reverse)  # it raises the error
+        trace(step, example, statics=statics, reverse=reverse)  # raises errors about the step
         check_example(step, example)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None

@@ -35,7 +35,7 @@ class CellForward:
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
         if input.device.type != "cpu" or holds_theirs() or not fits(self, mode, input, states):
-            return theirs(input, hx)  # PyTorch reports the error; a trace holds torch.nn's operator
+            return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
         run = following if makes_graph() else untraced(following)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]

@@ -35,9 +35,9 @@ torch: Any = pytorch("torch")
 
 
 def is_for(*tensors: Any) -> bool:
-    """Tells whether a call needs gradients that `Decayed` or `Corrected` computes.
+    """Tells whether a call (with inputs `tensors`) needs gradients that this module can compute.
 
-    They do not run under torch.func, nor with padding. tensors: all inputs of the call.
+    It cannot under torch.func, nor with padding.
     """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
@@ -241,7 +241,7 @@ class Corrected(torch.autograd.Function):
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()
-        if torch.is_grad_enabled():  # for a gradient of this gradient w has one, too
+        if torch.is_grad_enabled():  # a gradient of this gradient needs that of w, too
             _, w, _ = run(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
         d, dfirst = run(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
         u, e = beta[..., None] * w, beta[..., None] * d

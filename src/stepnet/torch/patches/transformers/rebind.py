@@ -53,7 +53,7 @@ def holds(cell: CellType, value: Any) -> bool:
     """Tells whether a cell of a closure contains exactly this object."""
     try:
         return cell.cell_contents is value
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return False
 
 

@@ -53,7 +53,7 @@ def rwkv_linear_attention(
     # The output of a single step does not depend on the decay, whose gradient is then None.
     decay = time_decay if time > 1 or is_state_wanted else time_decay.detach()
     x, params = {"k": key, "v": value}, {"decay": -torch.exp(decay), "first": time_first}
-    if time == 1:  # as inputs of the step, for which `scan` has a step without parameters prepared
+    if time == 1:  # as inputs, because `scan` caches only steps without parameters
         x |= {name: vector.expand(rows, 1, features) for name, vector in params.items()}
         params = {}
     outputs, *last = scan(weighted_mean, x, begin, [(features,)] * 3, params)

@@ -154,7 +154,7 @@ def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any
 
     kind: the key of its net, which has no parameters. tensors: its inputs, then its memories.
     """
-    single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
+    single = SINGLES.pop((kind, rows), None)  # removed while in use: other threads may make this call
     if single is None:
         single = Single(scan_of(kind).program, rows)
         single.bind(AUTO)

@@ -150,7 +150,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
         return None
     if has_global_hooks():
         return None
-    # The step is taken out for this call, as several threads may generate.
+    # The step is removed while in use, as several threads may generate.
     token: Token | None = module.__dict__.pop(TOKEN, None)
     fits = token is not None and token.fits(module, states)
     if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:

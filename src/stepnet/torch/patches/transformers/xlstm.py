@@ -85,10 +85,10 @@ def mlstm(
 def with_gradients(
     x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
 ) -> tuple[Any, ...]:
-    """Computes the mLSTM with the gradients of `Decayed`; returns the outputs and the last states (C, n, m).
+    """Computes the mLSTM by the autograd function `Decayed`, whose gradients take little memory.
 
-    x: the inputs q, k, v, i and f. states: the initial C, n and m; None for zeros. shapes: of one row of
-        each.
+    Returns the outputs and the last C, n and m. x: the inputs q, k, v, i and f. states: the initial C, n and
+    m; None for zeros. shapes: of one row of each.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are b + max(m[-1], i - b), where b is the sum of log f
     so far. All is divided by exp(m); this cancels in the outputs, except for eps, and not in the last states.
